@@ -1,0 +1,63 @@
+package route
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+)
+
+// randomView makes a View of n endpoints in which every scorer has something to say.
+func randomView(n int, seed uint64) *View {
+	r := rand.New(rand.NewPCG(seed, 1))
+	col := func(most float32) Column {
+		c := make(Column, n)
+		for i := range c {
+			c[i] = r.Float32() * most
+		}
+		return c
+	}
+	s := &Snapshot{Version: 1, States: make([]State, n), Why: make([]string, n), Kinds: make([]int32, n), ReadAt: make([]float64, n),
+		Waiting: col(20), Running: col(100), KVUse: col(1), KVTokens: col(400_000)}
+	v := &View{Snapshot: s, Now: 100, Seed: r.Uint64(), StaleAfter: 2,
+		Request:  Request{Model: "m", Adapter: "a", PromptTokens: 2000, OutputTokens: 200, Blocks: 30, BlockTokens: 64, Affinity: r.Uint64()},
+		InFlight: col(50), Prefilling: col(5), Backlog: col(9000), Head: col(3000), HeadSince: make([]float64, n), Held: col(90_000),
+		SentSince: col(3), LastCold: make([]float64, n), EjectedUntil: make([]float64, n), Match: col(30),
+		Adapters: make([]Adapter, n), Tried: make([]bool, n),
+		Rates: []Rate{{"h100", .02, 8}, {"a10g", .33, 35}}, MeanUncached: 700, MeanOutput: 200}
+	for i := range n {
+		s.Names = append(s.Names, fmt.Sprintf("10.0.%d.%d:8000", i/256, i%256))
+		s.Hashes = append(s.Hashes, HashName(s.Names[i]))
+		s.Kinds[i] = int32(i % 2)
+		s.ReadAt[i], v.HeadSince[i], v.LastCold[i] = 99+r.Float64(), 99+r.Float64(), 90*r.Float64()
+		v.Adapters[i] = Adapter(r.IntN(int(AdapterMissing)))
+	}
+	return v
+}
+
+func allScorers() *Profile {
+	weights := map[string]float64{}
+	for i, name := range ScorerNames() {
+		weights[name] = float64(i + 1)
+	}
+	p, err := Weights(weights)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func BenchmarkDecide(b *testing.B) {
+	for _, p := range []*Profile{Latency(), allScorers()} {
+		for _, n := range []int{5, 25, 100, 1000} {
+			b.Run(fmt.Sprintf("profile=%s/endpoints=%d", p.Name, n), func(b *testing.B) {
+				v := randomView(n, 7)
+				b.ReportAllocs()
+				for b.Loop() {
+					if p.Decide(v).Verdict != Send {
+						b.Fatal("no endpoint")
+					}
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package route
+
+// Explanation is a Decision with every column that led to it, made by running Decide again and keeping them.
+type Explanation struct {
+	Decision Decision
+	Profile  string
+	// Filters has a row per filter of the profile: which endpoints it dropped, and whether it was lifted.
+	Filters []FilterColumn
+	// Terms has a row per term of the profile.
+	Terms []TermColumn
+	// Kept tells the endpoints that no filter dropped; Totals is NaN-free for those.
+	Kept   []bool
+	Totals Column
+}
+
+// FilterColumn is what one filter did.
+type FilterColumn struct {
+	Name string
+	Says string
+	// Dropped marks the rows that this filter cleared, or would have cleared where Lifted.
+	Dropped []bool
+	// Lifted says that the filter would have left no endpoint and was therefore not applied.
+	Lifted bool
+}
+
+// TermColumn is what one term said.
+type TermColumn struct {
+	Name   string
+	Weight float32
+	// Values are the scorer's, unknown ones already replaced; Known is how many were not replaced.
+	Values Column
+	Known  int
+}
+
+// Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same Decision.
+func (p *Profile) Explain(v *View) Explanation {
+	e := &Explanation{Profile: p.Name}
+	for _, f := range p.Filters {
+		e.Filters = append(e.Filters, FilterColumn{Name: f.Name, Says: f.Says, Dropped: make([]bool, v.Snapshot.Len())})
+	}
+	for _, t := range p.Terms {
+		e.Terms = append(e.Terms, TermColumn{Name: t.Name, Weight: t.Weight})
+	}
+	e.Decision = p.run(v, e)
+	e.Kept = append([]bool(nil), v.keep...)
+	e.Totals = append(Column(nil), v.total...)
+	return *e
+}
+
+// filter keeps what filter f did; on a nil trace it does nothing, so that Decide pays only a comparison.
+func (e *Explanation) filter(f int, v *View, lifted bool) {
+	if e == nil {
+		return
+	}
+	c := &e.Filters[f]
+	c.Lifted = lifted
+	for i := range v.keep {
+		c.Dropped[i] = v.before[i] && (!v.keep[i] || lifted)
+	}
+}
+
+// term keeps what term t said.
+func (e *Explanation) term(t int, v *View, known int) {
+	if e == nil {
+		return
+	}
+	e.Terms[t].Values = append(Column(nil), v.score...)
+	e.Terms[t].Known = known
+}

@@ -1,0 +1,120 @@
+package route
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Record is one decision with everything it was made from: one line of JSON, what replay reads and what a bug report
+// attaches. It holds no prompt text, only its size, its block count and hashes.
+type Record struct {
+	// ID is the request's x-request-id.
+	ID string `json:"id"`
+	// Time is the wall-clock time of the decision, RFC 3339, for people.
+	Time string `json:"time"`
+	// Pool names the pool that decided.
+	Pool string `json:"pool"`
+	// Profile names the profile, with its weights when it is a weights profile.
+	Profile string             `json:"profile"`
+	Weights map[string]float64 `json:"weights,omitempty"`
+	View    View               `json:"view"`
+	// Decision is what was decided then.
+	Decision Decision `json:"decision"`
+}
+
+// Named makes the profile called name: latency, weights or round-robin. Weights are used by the profile "weights" only; nil
+// means DefaultWeights.
+func Named(name string, weights map[string]float64) (*Profile, error) {
+	switch name {
+	case "latency":
+		return Latency(), nil
+	case "weights":
+		if weights == nil {
+			weights = DefaultWeights()
+		}
+		return Weights(weights)
+	case "round-robin":
+		return RoundRobin(), nil
+	}
+	return nil, fmt.Errorf("cannot use profile %q: known are %v", name, ProfileNames())
+}
+
+// ProfileNames lists the names that Named accepts.
+func ProfileNames() []string { return []string{"latency", "weights", "round-robin"} }
+
+// ReadRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line is an error and
+// never a panic later.
+func ReadRecord(line []byte) (*Record, error) {
+	r := new(Record)
+	if err := json.Unmarshal(line, r); err != nil {
+		return nil, fmt.Errorf("cannot read record: %w", err)
+	}
+	if err := r.View.check(); err != nil {
+		return nil, fmt.Errorf("cannot use record %q: %w", r.ID, err)
+	}
+	s := r.View.Snapshot
+	s.Hashes = make([]uint64, s.Len())
+	for i, name := range s.Names {
+		s.Hashes[i] = HashName(name)
+	}
+	return r, nil
+}
+
+// check reports the first column whose length differs from the number of endpoints, or index out of range.
+func (v *View) check() error {
+	s := v.Snapshot
+	if s == nil {
+		return fmt.Errorf("it has no snapshot")
+	}
+	n := s.Len()
+	required := []struct {
+		name string
+		n    int
+	}{
+		{"states", len(s.States)}, {"why", len(s.Why)}, {"kinds", len(s.Kinds)}, {"readAt", len(s.ReadAt)},
+		{"waiting", len(s.Waiting)}, {"running", len(s.Running)}, {"kvUse", len(s.KVUse)}, {"kvTokens", len(s.KVTokens)},
+	}
+	optional := []struct {
+		name string
+		n    int
+		set  bool
+	}{
+		{"inFlight", len(v.InFlight), v.InFlight != nil}, {"prefilling", len(v.Prefilling), v.Prefilling != nil},
+		{"backlog", len(v.Backlog), v.Backlog != nil}, {"head", len(v.Head), v.Head != nil},
+		{"headSince", len(v.HeadSince), v.HeadSince != nil}, {"held", len(v.Held), v.Held != nil},
+		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
+		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil},
+		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
+	}
+	for _, c := range required {
+		if c.n != n {
+			return fmt.Errorf("column %s has %d values for %d endpoints", c.name, c.n, n)
+		}
+	}
+	for _, c := range optional {
+		if c.n != n && c.set {
+			return fmt.Errorf("column %s has %d values for %d endpoints", c.name, c.n, n)
+		}
+	}
+	for i, k := range s.Kinds {
+		if k < 0 || int(k) >= len(v.Rates) {
+			return fmt.Errorf("endpoint %q has kind %d of %d rates", s.Names[i], k, len(v.Rates))
+		}
+	}
+	return nil
+}
+
+// Clone copies the View so that it can be kept after the pool goes on; the Snapshot is shared, since it never changes.
+func (v *View) Clone() View {
+	c := *v
+	c.keep, c.before, c.score, c.total = nil, nil, nil, nil
+	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match} {
+		*col = slices.Clone(*col)
+	}
+	for _, col := range []*[]float64{&c.HeadSince, &c.LastCold, &c.EjectedUntil} {
+		*col = slices.Clone(*col)
+	}
+	c.Adapters, c.Tried, c.Rates = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates)
+	return c
+}

@@ -1,0 +1,303 @@
+// Package route is the decision: given one request and what is known about a pool's endpoints, which endpoint
+// serves it soonest. It filters, scores and picks, and its answer can be explained column by column.
+//
+// It promises to be pure: it reads no clock, draws no random number, takes no lock, does no input or output, and
+// allocates nothing per decision. Everything that may influence a decision is a field of View, so the same call
+// serves production, an explanation afterwards, a replay under another profile, and a simulation.
+//
+// It refuses to know where readings come from or how a request travels: that is for fleet, scrape and proxy.
+package route
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+)
+
+// Column holds one value per endpoint, in the row order of the Snapshot it belongs to. NaN means not known; in
+// JSON it is null.
+type Column []float32
+
+// MarshalJSON writes the values in shortest form and null for NaN and infinities, which JSON cannot hold.
+func (c Column) MarshalJSON() ([]byte, error) {
+	if c == nil {
+		return []byte("null"), nil
+	}
+	out := make([]byte, 0, 2+8*len(c))
+	out = append(out, '[')
+	for i, x := range c {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if f := float64(x); math.IsNaN(f) || math.IsInf(f, 0) {
+			out = append(out, "null"...)
+		} else {
+			out = strconv.AppendFloat(out, f, 'g', -1, 32)
+		}
+	}
+	return append(out, ']'), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes; null becomes NaN.
+func (c *Column) UnmarshalJSON(data []byte) error {
+	var values []*float32
+	if err := json.Unmarshal(data, &values); err != nil {
+		return err
+	}
+	if values == nil {
+		*c = nil
+		return nil
+	}
+	*c = make(Column, len(values))
+	for i, x := range values {
+		if x == nil {
+			(*c)[i] = float32(math.NaN())
+		} else {
+			(*c)[i] = *x
+		}
+	}
+	return nil
+}
+
+// Request is what one request asks, in the units that the decision works in. It is fixed once parsed.
+type Request struct {
+	// Model is the name the client asked for: a base model or an adapter.
+	Model string `json:"model"`
+	// Adapter is the LoRA adapter that Model names, empty when Model is the base model.
+	Adapter string `json:"adapter,omitempty"`
+	// PromptTokens is the estimated prompt length in tokens, at least 1.
+	PromptTokens float32 `json:"promptTokens"`
+	// OutputTokens is the expected output length in tokens: the pool's mean, or the request's limit if that is less.
+	OutputTokens float32 `json:"outputTokens"`
+	// Blocks is the number of prefix blocks the prompt was cut into, 0 when it has none.
+	Blocks int `json:"blocks"`
+	// BlockTokens is the estimated number of tokens in a prefix block.
+	BlockTokens float32 `json:"blockTokens"`
+	// Affinity identifies the leading blocks: requests that share a beginning share it. 0 means no prefix to share.
+	Affinity uint64 `json:"affinity,string"`
+}
+
+// State is a set of facts about an endpoint that do not depend on the request.
+type State uint16
+
+// The facts a State can hold. The zero State is an endpoint that may serve.
+const (
+	// NotReady marks an endpoint that cannot serve: unreachable, loading, or not yet asked for the first time.
+	NotReady State = 1 << iota
+	// Draining marks an endpoint that was taken out of traffic on purpose; it finishes what it has.
+	Draining
+	// Unmetered marks an endpoint that publishes no metrics: it is never stale, and known by live bookkeeping alone.
+	Unmetered
+)
+
+// Adapter says how an endpoint stands to the adapter of the request.
+type Adapter int8
+
+// The ways an endpoint can stand to an adapter, from nothing asked to nothing possible.
+const (
+	// AdapterNone: the request names no adapter, or nothing is known of adapters there.
+	AdapterNone Adapter = iota
+	// AdapterResident: in GPU memory now, or sent there by us so recently that it will be.
+	AdapterResident
+	// AdapterWaiting: requested there already and waiting for a slot.
+	AdapterWaiting
+	// AdapterRoom: not resident, a slot is free.
+	AdapterRoom
+	// AdapterFull: not resident, and another adapter has to leave its slot first.
+	AdapterFull
+	// AdapterMissing: the endpoint lists its adapters, and this one is not among them: it would answer 404.
+	AdapterMissing
+)
+
+// Rate is what has been learned of one kind of endpoint (model, GPU, engine), shared by all endpoints of that kind.
+type Rate struct {
+	// Name says which kind, for explanations.
+	Name string `json:"name"`
+	// Prefill is milliseconds per uncached prompt token, > 0.
+	Prefill float32 `json:"prefill"`
+	// Decode is milliseconds between output tokens, > 0.
+	Decode float32 `json:"decode"`
+}
+
+// Snapshot is what was known about a pool's endpoints at one moment, as columns of equal length with one value per
+// endpoint. It never changes once published.
+type Snapshot struct {
+	// Version grows by one with every snapshot of a pool.
+	Version uint64 `json:"version"`
+	// Names are the endpoints' addresses, unique in a pool.
+	Names []string `json:"names"`
+	// Hashes are HashName of Names: ties are broken by name, so that row order does not matter.
+	Hashes []uint64 `json:"-"`
+	// States holds the facts that do not depend on the request.
+	States []State `json:"states"`
+	// Why says in words what made an endpoint NotReady or Draining, empty otherwise.
+	Why []string `json:"why"`
+	// Kinds are indexes into View.Rates.
+	Kinds []int32 `json:"kinds"`
+	// ReadAt is when the last good reading was taken, in seconds of the clock of View.Now; Never if there was none.
+	ReadAt []float64 `json:"readAt"`
+	// Waiting is the number of requests queued in the engine, scraped.
+	Waiting Column `json:"waiting"`
+	// Running is the number of requests being served in the engine, scraped.
+	Running Column `json:"running"`
+	// KVUse is the used share of the KV cache, 0..1, scraped.
+	KVUse Column `json:"kvUse"`
+	// KVTokens is the size of the KV cache in tokens.
+	KVTokens Column `json:"kvTokens"`
+}
+
+// Never stands in ReadAt for an endpoint that has not been read: before any time of the clock, yet a number in JSON.
+const Never = -1e12
+
+// Len is the number of endpoints.
+func (s *Snapshot) Len() int { return len(s.Names) }
+
+// View is a Snapshot plus what held when this request arrived: everything that filters and scorers may read. A View
+// also carries Decide's scratch space, so it must not be used by two goroutines at once; reuse it to avoid
+// allocation. Columns that are nil count as all zero.
+type View struct {
+	Snapshot *Snapshot `json:"snapshot"`
+	Request  Request   `json:"request"`
+	// Now is seconds on a monotonic clock with an arbitrary origin.
+	Now float64 `json:"now"`
+	// Seed varies from request to request; it decides what nothing else decides.
+	Seed uint64 `json:"seed,string"`
+	// Turn counts a pool's decisions; round robin follows it.
+	Turn uint64 `json:"turn"`
+	// StaleAfter is the age in seconds beyond which a reading is too old; 0 means never.
+	StaleAfter float64 `json:"staleAfter"`
+
+	// InFlight is the number of requests this gateway sent there and that have not finished.
+	InFlight Column `json:"inFlight"`
+	// Prefilling is how many of those have not reached their first token.
+	Prefilling Column `json:"prefilling"`
+	// Backlog is the sum of the uncached prompt tokens of those.
+	Backlog Column `json:"backlog"`
+	// Head is the uncached prompt tokens of the oldest of those.
+	Head Column `json:"head"`
+	// HeadSince is when the engine can have begun with Head at the earliest: it was sent, and the last first token
+	// there was seen.
+	HeadSince []float64 `json:"headSince"`
+	// Held is the tokens that our requests in flight add to the KV cache: uncached prompt, never a shared prefix.
+	Held Column `json:"held"`
+	// SentSince is how many requests were sent there after the last reading was taken, and have not finished.
+	SentSince Column `json:"sentSince"`
+	// LastCold is when a request without any prefix match was last sent there, in seconds; 0 means never.
+	LastCold []float64 `json:"lastCold"`
+	// EjectedUntil is the time in seconds until which an endpoint that failed is left alone; 0 means not ejected.
+	EjectedUntil []float64 `json:"ejectedUntil"`
+	// Match is the number of leading prefix blocks of the request that the endpoint holds.
+	Match Column `json:"match"`
+	// Adapters says how each endpoint stands to the request's adapter.
+	Adapters []Adapter `json:"adapters"`
+	// Tried marks endpoints that failed this request before.
+	Tried []bool `json:"tried"`
+	// Rates are the learned rates, indexed by Snapshot.Kinds.
+	Rates []Rate `json:"rates"`
+	// MeanUncached and MeanOutput are the pool's means per request, in tokens.
+	MeanUncached float32 `json:"meanUncached"`
+	MeanOutput   float32 `json:"meanOutput"`
+
+	keep, before []bool
+	score, total Column
+}
+
+// Verdict is what a decision comes to.
+type Verdict uint8
+
+// The verdicts a decision can have.
+const (
+	// NoEndpoint: no endpoint may serve the request.
+	NoEndpoint Verdict = iota
+	// Send: the request goes to Decision.Endpoint.
+	Send
+)
+
+// String names the verdict as logs and records do.
+func (v Verdict) String() string {
+	if v == Send {
+		return "send"
+	}
+	return "no endpoint"
+}
+
+// MaxFallbacks is how many endpoints a Decision names after its first choice.
+const MaxFallbacks = 2
+
+// Decision is the outcome as a value: small, comparable, and sufficient to act on.
+type Decision struct {
+	Verdict Verdict `json:"verdict"`
+	// Blind says that every remaining endpoint was stale, so that the choice rests on live bookkeeping alone.
+	Blind bool `json:"blind,omitempty"`
+	// Endpoint is the chosen row of the snapshot, -1 when there is none.
+	Endpoint int32 `json:"endpoint"`
+	// Fallbacks are the next best rows in order, -1 where there are fewer.
+	Fallbacks [MaxFallbacks]int32 `json:"fallbacks"`
+	// Near is how many endpoints were as good as the best within the profile's tie band, the best included.
+	Near int32 `json:"near"`
+	// Total is the chosen endpoint's total: milliseconds in a cost profile, else the weighted sum of scores.
+	Total float32 `json:"total"`
+	// Version is the snapshot's.
+	Version uint64 `json:"version"`
+}
+
+// Profile is a complete, comparable description of how to choose. It never changes once made; see Latency, Weights
+// and RoundRobin.
+type Profile struct {
+	Name    string
+	Filters []Filter
+	Terms   []Term
+	// Cost says that totals are costs and the least wins; otherwise the greatest does.
+	Cost bool
+	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as
+	// the best, and a rendezvous hash chooses among them.
+	TieRatio, TieSlack float32
+}
+
+// Term is a named, weighted scorer. The name is the configuration key and the metric label.
+type Term struct {
+	Name   string
+	Weight float32
+	Score  Scorer
+	// Absent is the value that stands for an unknown one when every endpoint's is unknown; where some are known, their mean stands
+	// for the rest.
+	Absent float32
+}
+
+// Scorer writes one value for each endpoint of v into dst: 0 worst to 1 best in a profile of scores, milliseconds ≥ 0
+// in a cost profile, NaN if it cannot tell. It looks only at endpoints that v.Kept reports, has no state, and
+// never looks at another scorer; values of endpoints that are not kept are ignored.
+type Scorer func(dst Column, v *View)
+
+// Filter clears the endpoints that must not serve the request.
+type Filter struct {
+	// Name is the filter's key in explanations and metrics.
+	Name string
+	// Drop reports whether row i must not serve, and is called for kept rows only.
+	Drop func(v *View, i int) bool
+	// Soft says that the filter is lifted when it would leave no endpoint: a doubtful endpoint beats none.
+	Soft bool
+	// Says completes "left out: " in explanations.
+	Says string
+}
+
+// Kept reports whether no filter has cleared row i. It is meaningful during Decide and Explain.
+func (v *View) Kept(i int) bool { return v.keep[i] }
+
+// HashName hashes an endpoint's name for tie breaking (FNV-1a, then mixed so that similar names differ in all bits).
+func HashName(name string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := 0; i < len(name); i++ {
+		h = (h ^ uint64(name[i])) * 1099511628211
+	}
+	return mix(h)
+}
+
+// mix is the finalizer of splitmix64 (Steele, Lea and Flood, OOPSLA 2014): every input bit reaches every output bit.
+func mix(x uint64) uint64 {
+	x ^= x >> 30
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 27
+	x *= 0x94d049bb133111eb
+	return x ^ x>>31
+}
