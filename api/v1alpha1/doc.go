@@ -1,0 +1,100 @@
+// Package v1alpha1 holds the Go types of the documents that Sluice reads:
+// InferenceGatewayConfig (group inference.sagemaker.aws.amazon.com), which says
+// which models there are and how each is routed, and Endpoints (group
+// gateway.sluice.dev), which lists model servers where there are no pods to
+// select.
+//
+// The types carry field names, defaults and bounds, and nothing that acts:
+// package config reads documents into them, validates them and turns them into
+// what a process runs. Bounds stand on the fields as kubebuilder markers, rules
+// over several fields as CEL markers with the very sentences a user sees, so
+// that a custom resource definition made from these types refuses what
+// package config refuses.
+package v1alpha1
+
+// Groups, version and kinds: the words of apiVersion and kind.
+const (
+	// InferenceGroup is the API group of InferenceGatewayConfig.
+	InferenceGroup = "inference.sagemaker.aws.amazon.com"
+	// GatewayGroup is the API group of Sluice's own documents.
+	GatewayGroup = "gateway.sluice.dev"
+	// Version is the version of every kind in this package.
+	Version = "v1alpha1"
+
+	// InferenceGatewayConfigKind is the kind of the gateway document.
+	InferenceGatewayConfigKind = "InferenceGatewayConfig"
+	// EndpointsKind is the kind of the document that lists endpoints by address.
+	EndpointsKind = "Endpoints"
+)
+
+// Labels of endpoints that mean something beyond what modelSelector makes of them.
+const (
+	// GPULabel names the kind of GPU behind an endpoint ("H100", "A10G"). Learned
+	// speeds are shared among endpoints of one kind.
+	GPULabel = "gpu"
+	// GPUProductLabel is read where GPULabel is absent: the name under which GPU
+	// discovery labels a node.
+	GPUProductLabel = "nvidia.com/gpu.product"
+)
+
+// Defaults of fields that are not set.
+const (
+	// DefaultReplicas is the number of copies of the body-based router and of each picker.
+	DefaultReplicas int32 = 2
+	// DefaultBackendPort is the port of spec.bbr.defaultBackend.
+	DefaultBackendPort int32 = 8000
+	// DefaultTargetPort is the port of the model servers of a scheduler.
+	DefaultTargetPort int32 = 8000
+	// DefaultPickerConfigKey is the key read from the ConfigMap of configMapRef.
+	DefaultPickerConfigKey = "default-plugins.yaml"
+	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a
+	// weights block that is there but does not name them. Where no block is there,
+	// no weights are in force.
+	DefaultQueueWeight   int32 = 2
+	DefaultKVCacheWeight int32 = 2
+	DefaultPrefixWeight  int32 = 3
+)
+
+// Bounds that have no shorter home than a marker and are checked by hand too.
+const (
+	// MaxRequestBodyBytes is both the default and the ceiling of spec.bbr.maxRequestBodyBytes.
+	MaxRequestBodyBytes int64 = 268435456
+	// MaxSchedulers is the most entries spec.schedulers may have.
+	MaxSchedulers = 100
+	// MaxSchedulerName is the longest scheduler name, in characters.
+	MaxSchedulerName = 63
+	// MaxModelName is the longest model or adapter name, in characters.
+	MaxModelName = 253
+	// MaxAdapters is the most adapters a scheduler may list.
+	MaxAdapters = 50
+	// MaxLogLevel is the most talkative log level of a picker.
+	MaxLogLevel int32 = 5
+	// MaxAudiences is the most audiences a JWT provider may list.
+	MaxAudiences = 8
+	// MaxRequiredClaims is the most claims a JWT provider may require.
+	MaxRequiredClaims = 16
+	// MaxClaimValues is the most values a required claim may allow.
+	MaxClaimValues = 128
+	// MaxClaimValue is the longest value of a required claim, in characters.
+	MaxClaimValue = 1024
+)
+
+// Sentences of the rules over several fields: what an API server answers when a
+// CEL rule fails, and what package config answers too.
+const (
+	// MessageBBRRequired is said of two or more schedulers without body-based routing.
+	MessageBBRRequired = "bbr must be enabled when more than one scheduler is defined"
+	// MessageModelNameUnique is said of a model that two schedulers claim.
+	MessageModelNameUnique = "modelName must be unique across schedulers"
+	// MessageWeightsOrConfigMap is said of a scheduler that has both.
+	MessageWeightsOrConfigMap = "weights and configMapRef are mutually exclusive"
+	// MessageLRUNeedsLLMD is said of the lru weight beside scheduler epp.
+	MessageLRUNeedsLLMD = "weights.lru is only supported when scheduler is llm-d"
+	// MessageAudiencesOrClaims is said of a JWT provider that would let any token in.
+	MessageAudiencesOrClaims = "at least one of audiences or requiredClaims must be set"
+	// MessageAPIKeySource is said of an apiKey with no source, or with two.
+	MessageAPIKeySource = "exactly one of env or file must be set"
+)
+
+// RouteTimeoutPattern is what a Gateway API duration looks like.
+const RouteTimeoutPattern = `^([0-9]{1,5}(h|m|s|ms)){1,4}$`

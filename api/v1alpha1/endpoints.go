@@ -1,0 +1,110 @@
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// Endpoints lists model servers by address, for gateways that run where there are
+// no pods: a laptop, a virtual machine, a container. A scheduler's modelSelector
+// selects among the entries of every Endpoints document.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=endpoints,singular=endpoints,scope=Namespaced
+type Endpoints struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec EndpointsSpec `json:"spec"`
+}
+
+// EndpointsSpec is the list, and what its entries have in common.
+type EndpointsSpec struct {
+	// Labels are given to every entry; an entry's own label of the same name wins.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// +required
+	// +kubebuilder:validation:MinItems=1
+	Endpoints []EndpointEntry `json:"endpoints"`
+}
+
+// EngineKind names a model server.
+// +kubebuilder:validation:Enum=vllm;sglang;tgi;llamacpp;trtllm;triton;generic
+type EngineKind string
+
+// The engines whose metrics are understood; generic is any other server that
+// speaks the OpenAI API, routed by what the gateway itself counts.
+const (
+	EngineVLLM     EngineKind = "vllm"
+	EngineSGLang   EngineKind = "sglang"
+	EngineTGI      EngineKind = "tgi"
+	EngineLlamaCPP EngineKind = "llamacpp"
+	EngineTRTLLM   EngineKind = "trtllm"
+	EngineTriton   EngineKind = "triton"
+	EngineGeneric  EngineKind = "generic"
+)
+
+// EndpointEntry is one address. A name that resolves to several addresses is
+// several endpoints with the same labels.
+type EndpointEntry struct {
+	// Address is host, host:port, [IPv6] or [IPv6]:port; host is an IP address or a
+	// name, resolved again and again. Without a port the scheduler's targetPort holds.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	Address string `json:"address"`
+	// Labels are what modelSelector selects on. GPULabel names the kind of GPU.
+	// +optional
+	Labels map[string]string `json:"labels,omitempty"`
+	// Drain keeps new requests away and lets those under way finish.
+	// +optional
+	Drain bool `json:"drain,omitempty"`
+	// Engine is found by asking where it is not set.
+	// +optional
+	Engine EngineKind `json:"engine,omitempty"`
+	// +optional
+	Metrics *EndpointMetrics `json:"metrics,omitempty"`
+	// TLS, even empty, means that the endpoint is reached by https.
+	// +optional
+	TLS *EndpointTLS `json:"tls,omitempty"`
+	// APIKey is sent to the engine as a bearer token.
+	// +optional
+	APIKey *APIKeySource `json:"apiKey,omitempty"`
+}
+
+// EndpointMetrics says where an engine's metrics are read, where that isn't where
+// its kind has them.
+type EndpointMetrics struct {
+	// +optional
+	// +kubebuilder:validation:Pattern=`^/`
+	Path string `json:"path,omitempty"`
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port *int32 `json:"port,omitempty"`
+}
+
+// EndpointTLS says how an engine's certificate is checked. Empty: against the
+// system's authorities and the name in the address.
+//
+// +kubebuilder:validation:XValidation:rule="!(has(self.insecureSkipVerify) && self.insecureSkipVerify && has(self.caFile))",message="caFile has no effect when insecureSkipVerify is true"
+type EndpointTLS struct {
+	// CAFile is a file of PEM certificates to trust instead of the system's.
+	// +optional
+	CAFile string `json:"caFile,omitempty"`
+	// ServerName is the name to check, where it isn't the one in the address.
+	// +optional
+	ServerName string `json:"serverName,omitempty"`
+	// InsecureSkipVerify takes any certificate.
+	// +optional
+	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
+}
+
+// APIKeySource says where a key is kept. A key is never written into a document.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.env) != has(self.file)",message="exactly one of env or file must be set"
+type APIKeySource struct {
+	// Env names an environment variable of the gateway's process.
+	// +optional
+	Env string `json:"env,omitempty"`
+	// File is a path that the gateway's process can read.
+	// +optional
+	File string `json:"file,omitempty"`
+}
