@@ -1,0 +1,360 @@
+package fleet
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// Request is what a front door knows of a request that it wants an endpoint for.
+type Request struct {
+	// Model is the name asked for, Adapter the adapter it names, if it does.
+	Model, Adapter string
+	// PromptBytes is the size of everything that reaches the prompt.
+	PromptBytes int
+	// Blocks are its prefix blocks, chained hashes of BlockBytes bytes each. They are read during Pick only.
+	Blocks     []uint64
+	BlockBytes int
+	// MaxOutput is the request's own limit in tokens, 0 for none.
+	MaxOutput int
+	// Streamed says that the first body byte is the first token. In an answer that comes whole it is the last.
+	Streamed bool
+	// Tried names endpoints that failed this request before.
+	Tried []string
+	// Record asks for a copy of the view, to explain or replay the decision.
+	Record bool
+}
+
+// affinityBlocks is how many leading blocks requests must share to be one in a tie: enough to tell conversations apart, few enough
+// that a conversation stays one as it grows.
+const affinityBlocks = 4
+
+// Lease is one request counted at one endpoint. Its methods may be called from any goroutine; Done must be called
+// exactly once is not asked of the caller: the first call counts and later ones do nothing.
+type Lease struct {
+	// Endpoint is where the request goes.
+	Endpoint Endpoint
+	// Decision is what was decided, Reason the same in a few words for a header or a log.
+	Decision route.Decision
+	Reason   string
+	// View is a copy of what was decided from, nil unless Request.Record asked for it.
+	View *route.View
+
+	pool       *Pool
+	ep         *endpoint
+	prev, next *Lease
+	sent       float64
+	promptSize int
+	uncached   float32
+	held       float32
+	streamed   bool
+	queued     bool // in the endpoint's list of requests before their first token
+	begun      bool
+	told       bool
+	done       bool
+	firstAt    float64
+	lost       chan struct{}
+}
+
+// Pick decides where the request goes and counts it there, in one step. The Lease is nil when the decision's verdict is not Send.
+func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dirty {
+		p.rebuild()
+	}
+	cfg := p.config()
+	v := &p.view
+	p.gather(now.Seconds(), cfg, r)
+	d := cfg.Profile.Decide(v)
+	v.Turn++
+	if d.Verdict != route.Send {
+		return nil, d
+	}
+	var copied *route.View
+	if r.Record {
+		c := v.Clone()
+		copied = &c
+	}
+	l := p.reserve(now.Seconds(), r, d)
+	l.View = copied
+	l.Reason = "" // REASON
+	return l, d
+}
+
+// gather reads everything impure into the view.
+func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
+	v := &p.view
+	v.Now, v.Seed, v.StaleAfter = now, rand.Uint64(), cfg.StaleAfter.Seconds()
+	blockTokens := float32(float64(r.BlockBytes) / p.means.bytesPerToken())
+	output := float32(p.means.output())
+	if r.MaxOutput > 0 {
+		output = min(output, float32(r.MaxOutput))
+	}
+	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, Blocks: len(r.Blocks), BlockTokens: blockTokens,
+		PromptTokens: max(float32(float64(r.PromptBytes)/p.means.bytesPerToken()), 1), OutputTokens: output}
+	if n := len(r.Blocks); n > 0 {
+		v.Request.Affinity = r.Blocks[min(n, affinityBlocks)-1]
+	}
+	v.MeanUncached, v.MeanOutput = float32(p.means.uncached()), float32(p.means.output())
+	p.gatherMatch(r)
+	p.gatherAdapters(now, r.Adapter)
+	for i, ep := range p.rows {
+		v.Tried[i] = len(r.Tried) > 0 && slices.Contains(r.Tried, ep.Name)
+	}
+}
+
+func (p *Pool) gatherMatch(r *Request) {
+	if cap(p.match) < p.slots {
+		p.match = make([]int32, p.slots)
+	}
+	p.match = p.match[:p.slots]
+	p.index.Match(r.Blocks, p.match, &p.matched)
+	for i, ep := range p.rows {
+		p.view.Match[i] = float32(p.match[ep.slot])
+	}
+}
+
+// expectFor is how long an adapter counts as resident after a request for it was sent, until a reading shows it.
+const expectFor = 10
+
+// gatherAdapters says how each endpoint stands to the adapter. Where no endpoint lists it, nobody is left out: an engine may
+// load it when asked.
+func (p *Pool) gatherAdapters(now float64, adapter string) {
+	v := &p.view
+	if adapter == "" {
+		clear(v.Adapters)
+		return
+	}
+	offered := slices.ContainsFunc(p.rows, func(ep *endpoint) bool { return ep.listed[adapter] })
+	for i, ep := range p.rows {
+		v.Adapters[i] = ep.adapter(now, adapter, offered)
+	}
+}
+
+func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapter {
+	sent, ok := ep.expected[name]
+	switch {
+	case offered && ep.listed != nil && !ep.listed[name]:
+		return route.AdapterMissing
+	case ep.resident[name], ok && now-sent < expectFor:
+		return route.AdapterResident
+	case ep.queued[name]:
+		return route.AdapterWaiting
+	case math.IsNaN(ep.reading.MaxAdapters):
+		return route.AdapterNone
+	}
+	taken := len(ep.resident)
+	for name, sent := range ep.expected {
+		if now-sent < expectFor && !ep.resident[name] {
+			taken++
+		}
+	}
+	if float64(taken) < ep.reading.MaxAdapters {
+		return route.AdapterRoom
+	}
+	return route.AdapterFull
+}
+
+// reserve counts the request at the chosen endpoint and notes what its cache will hold.
+func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
+	v, row := &p.view, int(d.Endpoint)
+	ep := p.rows[row]
+	uncached := max(v.Request.PromptTokens-v.Match[row]*v.Request.BlockTokens, 1)
+	l := &Lease{Endpoint: ep.Endpoint, Decision: d, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
+		held: uncached + v.Request.OutputTokens, streamed: r.Streamed, queued: true, lost: make(chan struct{})}
+	ep.leases[l] = struct{}{}
+	if l.prev = ep.last; l.prev != nil {
+		l.prev.next = l
+	} else {
+		ep.first = l
+	}
+	ep.last = l
+	v.InFlight[row]++
+	v.Prefilling[row]++
+	v.SentSince[row]++
+	v.Backlog[row] += uncached
+	v.Held[row] += l.held
+	p.rehead(ep)
+	if v.Match[row] == 0 {
+		ep.lastCold, v.LastCold[row] = now, now
+	}
+	if r.Adapter != "" {
+		ep.expected[r.Adapter] = now
+	}
+	p.index.Add(ep.slot, r.Blocks, &p.matched)
+	p.means.sent(float64(uncached))
+	return l
+}
+
+// rehead sets the columns that follow from the oldest request before its first token.
+func (p *Pool) rehead(ep *endpoint) {
+	if ep.row < 0 {
+		return
+	}
+	v := &p.view
+	v.Head[ep.row], v.HeadSince[ep.row] = 0, 0
+	if ep.first != nil {
+		v.Head[ep.row] = ep.first.uncached
+		v.HeadSince[ep.row] = max(ep.first.sent, ep.lastFirst)
+	}
+}
+
+// prefilled takes the lease off the list of requests before their first token.
+func (l *Lease) prefilled() {
+	if !l.queued {
+		return
+	}
+	l.queued = false
+	p, ep := l.pool, l.ep
+	if l.prev != nil {
+		l.prev.next = l.next
+	} else {
+		ep.first = l.next
+	}
+	if l.next != nil {
+		l.next.prev = l.prev
+	} else {
+		ep.last = l.prev
+	}
+	l.prev, l.next = nil, nil
+	if ep.row < 0 {
+		return
+	}
+	v := &p.view
+	v.Prefilling[ep.row] = max(v.Prefilling[ep.row]-1, 0)
+	v.Backlog[ep.row] = max(v.Backlog[ep.row]-l.uncached, 0)
+	if ep.first == nil {
+		v.Prefilling[ep.row], v.Backlog[ep.row] = 0, 0 // what rounding left over
+	}
+	p.rehead(ep)
+}
+
+// FirstByte notes the first body byte of the answer: the first token, where the answer is streamed.
+func (l *Lease) FirstByte(now time.Duration) {
+	p := l.pool
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.begun || l.done {
+		return
+	}
+	l.begun, l.firstAt = true, now.Seconds()
+	l.ep.lastByte.Store(int64(now))
+	if !l.streamed {
+		l.prefilled()
+		return
+	}
+	ep := l.ep
+	if l.queued {
+		p.learnPrefill(ep, l.firstAt-max(l.sent, ep.lastFirst), float64(l.uncached))
+	}
+	l.prefilled()
+	ep.lastFirst = max(ep.lastFirst, l.firstAt)
+	for first := ep.first; first != nil && first.sent <= l.sent && !first.streamed; first = ep.first {
+		first.prefilled() // engines prefill in order: what was sent before and shows no first token is past it too
+	}
+	p.rehead(ep)
+}
+
+// Progress notes that body bytes arrive; it takes no lock.
+func (l *Lease) Progress(now time.Duration) { l.ep.lastByte.Store(int64(now)) }
+
+// Lost is closed when the endpoint is no longer one to wait at (gone, not ready, stale, stalled) while the request has had no byte from it.
+func (l *Lease) Lost() <-chan struct{} { return l.lost }
+
+// sweep takes whole-answer requests off the prefill list once the engine's queue is empty and their own prefill has had its time:
+// their first token cannot be seen.
+func (ep *endpoint) sweep(now float64, p *Pool) {
+	rate := float64(p.view.Rates[ep.kind].Prefill) / 1000
+	for l := ep.first; l != nil; {
+		next := l.next
+		idle := ep.state&route.Unmetered != 0 || ep.reading.Waiting == 0 && ep.readAt > l.sent
+		if !l.streamed && idle && now-max(l.sent, ep.lastFirst) > float64(l.uncached)*rate {
+			l.prefilled()
+		}
+		l = next
+	}
+}
+
+// Ending says how a request at an endpoint ended.
+type Ending uint8
+
+const (
+	// Finished: the engine answered, whatever its status below 500.
+	Finished Ending = iota
+	// Aborted: the client went away.
+	Aborted
+	// Moved: this endpoint was given up for another before its first byte, without proof of a fault.
+	Moved
+	// Failed: the endpoint answered with a server error, or broke the connection.
+	Failed
+	// Refused: no connection could be made.
+	Refused
+)
+
+// Outcome is what is known when a request ends at an endpoint. Zero counts mean not known.
+type Outcome struct {
+	Ending Ending
+	// PromptTokens and OutputTokens are from the engine's usage; OutputTokens may be counted events.
+	PromptTokens, OutputTokens int
+}
+
+// failsToEject is how many server errors in a row put an endpoint aside; a refused connection does at once.
+const failsToEject = 3
+
+// Done ends the lease. Only the first call counts.
+func (l *Lease) Done(now time.Duration, o Outcome) {
+	p, ep, t := l.pool, l.ep, now.Seconds()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.done {
+		return
+	}
+	l.done = true
+	l.prefilled()
+	delete(ep.leases, l)
+	if ep.row >= 0 {
+		v := &p.view
+		v.InFlight[ep.row] = float32(len(ep.leases))
+		v.Held[ep.row] = max(v.Held[ep.row]-l.held, 0)
+		if l.sent > ep.readAt {
+			v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
+		}
+	}
+	switch o.Ending {
+	case Finished:
+		ep.fails, ep.ejectedUntil = 0, 0
+		p.means.finished(l.promptSize, o)
+		if l.streamed && l.begun && o.OutputTokens > 1 {
+			p.learnDecode(ep, t-l.firstAt, float64(o.OutputTokens-1))
+		}
+	case Failed, Refused:
+		ep.fails++
+		if o.Ending == Refused || ep.fails >= failsToEject {
+			ep.ejectedUntil = t + ejection(ep.fails)
+		}
+	}
+	if ep.row >= 0 {
+		p.view.EjectedUntil[ep.row] = ep.ejectedUntil
+	}
+}
+
+// ejection is how many seconds an endpoint stays aside after so many failures in a row: one second, doubling up to thirty, so that a fault that
+// passes is forgotten soon and one that stays costs little.
+func ejection(fails int) float64 {
+	return math.Min(math.Ldexp(1, min(fails-1, 10)), 30)
+}
+
+// InFlight is the number of requests counted at all endpoints.
+func (p *Pool) InFlight() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, ep := range p.rows {
+		n += len(ep.leases)
+	}
+	return n
+}

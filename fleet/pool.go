@@ -1,0 +1,491 @@
+package fleet
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-gateway/sluice/prefix"
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// Pool is the live state behind one model: its endpoints, what was read from them, and what was sent to them. All methods may
+// be called by any goroutine.
+//
+// One mutex covers gathering, deciding and counting: two picks in the same microsecond must not see the same counts, and the whole step
+// takes a few microseconds.
+type Pool struct {
+	name     string
+	cfg      atomic.Pointer[PoolConfig]
+	onModels func()
+	snapshot atomic.Pointer[route.Snapshot]
+
+	mu    sync.Mutex
+	rows  []*endpoint
+	by    map[string]*endpoint
+	index prefix.Index
+	spare []int // index slots to reuse
+	slots int
+	dirty bool
+
+	view    route.View
+	match   []int32
+	matched prefix.Matched
+	kinds   []kind
+	means   means
+}
+
+// endpoint is the live state of one endpoint, guarded by the pool's mutex but for lastByte.
+type endpoint struct {
+	Endpoint
+	slot int
+	row  int
+
+	reading    Reading
+	readAt     float64
+	progressAt float64
+	state      route.State
+	why        string
+	stalled    bool
+	asked      bool
+	engine     string
+	models     []Model
+	listed     map[string]bool
+	missing    []string
+	resident   map[string]bool
+	queued     map[string]bool
+	expected   map[string]float64
+
+	first, last  *Lease // requests before their first token, in the order sent
+	leases       map[*Lease]struct{}
+	lastFirst    float64
+	lastByte     atomic.Int64 // nanoseconds of the fleet's clock
+	lastCold     float64      // when a request without a match was last sent
+	fails        int
+	ejectedUntil float64
+	speed        speed
+	kind         int32
+}
+
+// NewPool makes an empty pool; Apply gives it its settings.
+func NewPool(name string) *Pool {
+	p := &Pool{name: name, by: make(map[string]*endpoint), means: newMeans()}
+	p.cfg.Store(&PoolConfig{Name: name, Profile: route.Latency(), StaleAfter: DefaultStaleAfter, StallAfter: DefaultStallAfter})
+	p.rebuild()
+	return p
+}
+
+// Name is the pool's name, which never changes.
+func (p *Pool) Name() string { return p.name }
+
+func (p *Pool) config() *PoolConfig { return p.cfg.Load() }
+
+// Config is what the pool was last given, defaults filled in. It must not be written to.
+func (p *Pool) Config() PoolConfig { return *p.config() }
+
+// Apply takes over new settings and endpoints.
+func (p *Pool) Apply(now time.Duration, c PoolConfig) {
+	if c.Profile == nil {
+		c.Profile = route.Latency()
+	}
+	if c.StaleAfter == 0 {
+		c.StaleAfter = DefaultStaleAfter
+	}
+	if c.StallAfter == 0 {
+		c.StallAfter = DefaultStallAfter
+	}
+	p.cfg.Store(&c)
+	p.SetEndpoints(now, c.Endpoints)
+}
+
+// SetEndpoints makes the pool hold exactly these endpoints. Those it has keep their bookkeeping; one that is gone leaves
+// nothing behind but the requests it still serves, and those of them without a byte are told to move.
+func (p *Pool) SetEndpoints(now time.Duration, endpoints []Endpoint) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	keep := make(map[string]*endpoint, len(endpoints))
+	var rows []*endpoint
+	for _, e := range endpoints {
+		if keep[e.Name] != nil {
+			continue
+		}
+		ep := p.by[e.Name]
+		if ep == nil {
+			ep = p.newEndpoint(e)
+		}
+		ep.Endpoint = e
+		ep.restate()
+		keep[e.Name] = ep
+		rows = append(rows, ep)
+	}
+	for name, ep := range p.by {
+		if keep[name] == nil {
+			p.index.Clear(ep.slot)
+			p.spare = append(p.spare, ep.slot)
+			ep.row = -1
+			ep.moveByteless()
+		}
+	}
+	p.rows, p.by = rows, keep
+	p.regroup()
+	p.rebuild()
+}
+
+func (p *Pool) newEndpoint(e Endpoint) *endpoint {
+	ep := &endpoint{Endpoint: e, reading: UnknownReading(), readAt: route.Never,
+		leases: make(map[*Lease]struct{}), expected: make(map[string]float64)}
+	if n := len(p.spare); n > 0 {
+		ep.slot, p.spare = p.spare[n-1], p.spare[:n-1]
+	} else {
+		ep.slot = p.slots
+		p.slots++
+	}
+	p.index.Resize(ep.slot, p.blocksFor(ep))
+	return ep
+}
+
+// blocksFor sizes an endpoint's share of the prefix index by its own cache, so that the index never believes in more than the
+// engine can hold.
+func (p *Pool) blocksFor(ep *endpoint) int {
+	tokens := ep.reading.KVTokens
+	if !(tokens > 0) {
+		tokens = defaultKVTokens
+	}
+	return int(tokens / p.means.blockTokens())
+}
+
+// defaultKVTokens stands for a cache of unknown size: less than any GPU worth routing to.
+const defaultKVTokens = 100_000
+
+// restate derives the state and its reason from what is known of the endpoint.
+func (ep *endpoint) restate() {
+	state, why := ep.state&route.Unmetered, ""
+	switch {
+	case ep.Drain:
+		state, why = state|route.Draining, "taken out of traffic by configuration"
+	case !ep.asked:
+		state, why = state|route.NotReady, "not asked yet"
+	case ep.stalled:
+		state, why = state|route.NotReady, "requests in flight and no progress"
+	case ep.state&route.NotReady != 0:
+		state, why = state|route.NotReady, ep.why
+	}
+	ep.state, ep.why = state, why
+}
+
+// moveByteless tells every request that has had no byte from this endpoint to go elsewhere.
+func (ep *endpoint) moveByteless() {
+	for l := range ep.leases {
+		if !l.begun && !l.told {
+			l.told = true
+			close(l.lost)
+		}
+	}
+}
+
+// Observe takes a reading of one endpoint. at is when the scrape was sent, so that what was sent to the endpoint later is known not to be in it.
+// Unknown names are ignored: the endpoint has left.
+func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ep := p.by[name]
+	if ep == nil {
+		return
+	}
+	if restarted(&ep.reading, &r) {
+		p.index.Clear(ep.slot)
+		clear(ep.expected)
+	}
+	p.learnFromEngine(ep, &r)
+	resized := r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0
+	if progressed(&ep.reading, &r) || ep.readAt == route.Never {
+		ep.progressAt = now.Seconds()
+	}
+	ep.reading, ep.readAt, ep.missing = r, at.Seconds(), missing
+	ep.resident, ep.queued = set(r.Resident), set(r.WaitingAdapters)
+	ep.asked = true
+	ep.state &^= route.NotReady | route.Unmetered
+	ep.stalled = p.stalls(ep, now.Seconds())
+	ep.restate()
+	if ep.stalled {
+		ep.moveByteless()
+	}
+	ep.sweep(now.Seconds(), p)
+	if resized {
+		p.index.Resize(ep.slot, p.blocksFor(ep))
+	}
+	p.dirty = true
+}
+
+// stalls reports whether an endpoint serves requests and yet neither its counters nor its bodies have moved for too
+// long: a frozen engine behind a process that still answers.
+func (p *Pool) stalls(ep *endpoint, now float64) bool {
+	if !(ep.reading.Running > 0) || len(ep.leases) == 0 || math.IsNaN(ep.reading.DecodeTokens) {
+		return ep.stalled && ep.reading.Running > 0
+	}
+	since := max(ep.progressAt, time.Duration(ep.lastByte.Load()).Seconds())
+	oldest := now
+	for l := range ep.leases {
+		oldest = min(oldest, l.sent)
+	}
+	return now-max(since, oldest) > p.config().StallAfter.Seconds()
+}
+
+// restarted reports that the engine's counters fell, which they do only by a restart: its cache is empty.
+func restarted(old, now *Reading) bool {
+	return now.PrefillTokens < old.PrefillTokens || now.DecodeTokens < old.DecodeTokens
+}
+
+// progressed reports that any of the engine's counters moved.
+func progressed(old, now *Reading) bool {
+	return now.PrefillTokens != old.PrefillTokens || now.DecodeTokens != old.DecodeTokens || now.CachedTokens != old.CachedTokens
+}
+
+func set(names []string) map[string]bool {
+	if len(names) == 0 {
+		return nil
+	}
+	s := make(map[string]bool, len(names))
+	for _, n := range names {
+		s[n] = true
+	}
+	return s
+}
+
+// ObserveFailure takes the news that an endpoint gave no reading, with the reason in words.
+func (p *Pool) ObserveFailure(now time.Duration, name string, f Failure, why string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ep := p.by[name]
+	if ep == nil {
+		return
+	}
+	switch f {
+	case Unreachable:
+		if ep.state&route.NotReady == 0 {
+			p.index.Clear(ep.slot) // it comes back, if it does, with an empty cache
+		}
+		ep.asked = true
+		ep.state |= route.NotReady
+		ep.why = why
+		ep.restate()
+		ep.moveByteless()
+	case NoMetrics:
+		ep.asked = true
+		ep.state = ep.state&^route.NotReady | route.Unmetered
+		ep.missing = []string{why}
+		ep.restate()
+	}
+	p.dirty = true
+}
+
+// ObserveModels takes what an endpoint lists under /v1/models, and the engine it turned out to be ("" for unknown).
+func (p *Pool) ObserveModels(now time.Duration, name, engine string, models []Model) {
+	p.mu.Lock()
+	ep := p.by[name]
+	if ep == nil {
+		p.mu.Unlock()
+		return
+	}
+	changed := !slices.EqualFunc(ep.models, models, func(a, b Model) bool { return a.ID == b.ID && a.Parent == b.Parent })
+	ep.models, ep.engine = models, engine
+	ep.listed = make(map[string]bool, len(models))
+	for _, m := range models {
+		ep.listed[m.ID] = true
+	}
+	if changed {
+		p.regroup()
+	}
+	p.dirty = true
+	relist := p.onModels
+	p.mu.Unlock()
+	if changed && relist != nil {
+		relist()
+	}
+}
+
+// Tick notices what passes without an event: endpoints whose readings have become too old while requests wait there without a byte. They are
+// told to move, unless everything is stale and there is nowhere better. Call it a few times a second.
+func (p *Pool) Tick(now time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, limit := now.Seconds(), p.config().StaleAfter.Seconds()
+	fresh := func(ep *endpoint) bool {
+		return ep.state&(route.NotReady|route.Draining) == 0 && (ep.state&route.Unmetered != 0 || t-ep.readAt <= limit)
+	}
+	if !slices.ContainsFunc(p.rows, fresh) {
+		return
+	}
+	for _, ep := range p.rows {
+		quiet := t - time.Duration(ep.lastByte.Load()).Seconds()
+		if ep.state&route.Unmetered == 0 && t-ep.readAt > limit && quiet > limit {
+			ep.moveByteless()
+		}
+	}
+}
+
+// rebuild publishes a snapshot of the present state and lays out the live columns to match.
+func (p *Pool) rebuild() {
+	n := len(p.rows)
+	floats := make(route.Column, 4*n)
+	s := &route.Snapshot{Version: 1, Names: make([]string, n), Hashes: make([]uint64, n), States: make([]route.State, n),
+		Why: make([]string, n), Kinds: make([]int32, n), ReadAt: make([]float64, n),
+		Waiting: floats[:n:n], Running: floats[n : 2*n : 2*n], KVUse: floats[2*n : 3*n : 3*n], KVTokens: floats[3*n:]}
+	if old := p.snapshot.Load(); old != nil {
+		s.Version = old.Version + 1
+	}
+	for i, ep := range p.rows {
+		ep.row = i
+		s.Names[i], s.Hashes[i] = ep.Name, route.HashName(ep.Name)
+		s.States[i], s.Why[i], s.Kinds[i], s.ReadAt[i] = ep.state, ep.why, ep.kind, ep.readAt
+		s.Waiting[i], s.Running[i] = float32(ep.reading.Waiting), float32(ep.reading.Running)
+		s.KVUse[i], s.KVTokens[i] = float32(ep.reading.KVUse), float32(ep.reading.KVTokens)
+	}
+	p.snapshot.Store(s)
+	p.dirty = false
+	p.layout(s)
+}
+
+// layout gives the view's live columns one value per row, counted afresh from the endpoints' requests: rows may have moved,
+// and counters that are derived cannot drift.
+func (p *Pool) layout(s *route.Snapshot) {
+	v := &p.view
+	v.Snapshot = s
+	n := s.Len()
+	if len(v.InFlight) != n {
+		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match} {
+			*c = make(route.Column, n)
+		}
+		v.HeadSince, v.LastCold, v.EjectedUntil = make([]float64, n), make([]float64, n), make([]float64, n)
+		v.Adapters, v.Tried = make([]route.Adapter, n), make([]bool, n)
+	}
+	for i, ep := range p.rows {
+		v.InFlight[i], v.Held[i], v.SentSince[i] = float32(len(ep.leases)), 0, 0
+		v.LastCold[i], v.EjectedUntil[i] = ep.lastCold, ep.ejectedUntil
+		for l := range ep.leases {
+			v.Held[i] += l.held
+			if l.sent > ep.readAt {
+				v.SentSince[i]++
+			}
+		}
+		v.Prefilling[i], v.Backlog[i] = 0, 0
+		for l := ep.first; l != nil; l = l.next {
+			v.Prefilling[i]++
+			v.Backlog[i] += l.uncached
+		}
+		p.rehead(ep)
+	}
+}
+
+// Snapshot is what was last published: readings and states, at most a few milliseconds old.
+func (p *Pool) Snapshot() *route.Snapshot { return p.snapshot.Load() }
+
+// Endpoints lists the pool's endpoints in row order.
+func (p *Pool) Endpoints() []Endpoint {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make([]Endpoint, len(p.rows))
+	for i, ep := range p.rows {
+		out[i] = ep.Endpoint
+	}
+	return out
+}
+
+// Models is the union of what the endpoints list, the base model first and then by name.
+func (p *Pool) Models() []Model {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	union := make(map[string]Model)
+	for _, ep := range p.rows {
+		for _, m := range ep.models {
+			if _, ok := union[m.ID]; !ok {
+				union[m.ID] = m
+			}
+		}
+	}
+	return slices.SortedFunc(maps.Values(union), func(a, b Model) int {
+		if (a.Parent == "") != (b.Parent == "") {
+			if a.Parent == "" {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+}
+
+// Status is what is known of one endpoint, for people and metrics.
+type Status struct {
+	Endpoint Endpoint
+	// State is ready, stale, ejected, draining or not ready; Why says more, in words.
+	State, Why string
+	// Engine and Kind are what was found by asking and by measuring.
+	Engine, Kind string
+	// Age is the age of the last reading in seconds, NaN if there never was one.
+	Age float64
+	// Reading is the last one.
+	Reading Reading
+	// InFlight, Prefilling and BacklogTokens are this gateway's own bookkeeping.
+	InFlight, Prefilling int
+	BacklogTokens        float64
+	// PrefixBlocks is how many blocks the prefix index believes the endpoint to hold.
+	PrefixBlocks int
+	// MissingMetrics are metrics that routing could use and the engine does not have.
+	MissingMetrics []string
+	// Rate is the learned speed of the endpoint's kind.
+	Rate route.Rate
+	// Models are the names that the endpoint lists.
+	Models []string
+}
+
+// Status describes every endpoint at the time now.
+func (p *Pool) Status(now time.Duration) []Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dirty {
+		p.rebuild()
+	}
+	out := make([]Status, len(p.rows))
+	for i, ep := range p.rows {
+		s := Status{Endpoint: ep.Endpoint, Engine: ep.engine, Reading: ep.reading, InFlight: len(ep.leases),
+			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]), PrefixBlocks: p.index.Held(ep.slot),
+			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
+		for _, m := range ep.models {
+			s.Models = append(s.Models, m.ID)
+		}
+		if ep.readAt != route.Never {
+			s.Age = now.Seconds() - ep.readAt
+		}
+		s.State = p.stateOf(ep, now.Seconds(), &s)
+		out[i] = s
+	}
+	return out
+}
+
+func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
+	switch {
+	case ep.state&route.Draining != 0:
+		return "draining"
+	case ep.state&route.NotReady != 0:
+		return "not ready"
+	case ep.state&route.Unmetered == 0 && now-ep.readAt > p.config().StaleAfter.Seconds():
+		s.Why = fmt.Sprintf("last reading %.1f s ago", now-ep.readAt)
+		return "stale"
+	case now < ep.ejectedUntil:
+		s.Why = fmt.Sprintf("%d failures in a row", ep.fails)
+		return "ejected"
+	}
+	return "ready"
+}
+
+// Ready reports whether at least one endpoint may serve.
+func (p *Pool) Ready() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.rows, func(ep *endpoint) bool { return ep.state&(route.NotReady|route.Draining) == 0 })
+}
