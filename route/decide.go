@@ -2,181 +2,201 @@ package route
 
 import "math"
 
+// huge bounds what counts as a value: anything beyond, infinities included, is as good as not known. Totals of values
+// within it stay finite, because weights are bounded too.
+const huge = 1e30
+
 // Decide chooses an endpoint for v.Request. It allocates nothing once v's scratch space has grown to the number of
-// endpoints, and gives the same answer for the same View.
+// endpoints, and gives the same answer for the same View. Whatever the readings say, totals of kept endpoints are finite.
 func (p *Profile) Decide(v *View) Decision {
 	return p.run(v, nil)
 }
 
 // run is Decide; trace, when given, keeps what each filter and term said.
 func (p *Profile) run(v *View, trace *Explanation) Decision {
-	n := v.Snapshot.Len()
-	v.grow(n)
+	v.begin(v.Snapshot.Len())
 	d := Decision{Endpoint: -1, Version: v.Snapshot.Version}
 	for k := range d.Fallbacks {
 		d.Fallbacks[k] = -1
 	}
-	if left := p.filter(v, &d, trace); left == 0 {
+	if left := p.filter(v, trace); left == 0 {
 		return d
 	}
+	d.Blind = v.blind
 	for t := range p.Terms {
 		term := &p.Terms[t]
 		term.Score(v.score, v)
-		known := fill(v.score, v.keep, term.Absent)
-		for i, s := range v.score {
-			v.total[i] += term.Weight * s
+		unknown := v.add(term)
+		trace.term(t, v, unknown)
+		if unknown > 0 {
+			v.addUnknown(term, trace.values(t))
 		}
-		trace.term(t, v, known)
 	}
 	p.pick(v, &d)
 	return d
 }
 
-// grow readies the scratch space for n endpoints: all kept, all totals zero.
-func (v *View) grow(n int) {
+// begin readies the scratch space for n endpoints: all kept, all totals zero.
+func (v *View) begin(n int) {
 	if cap(v.keep) < n {
 		v.keep, v.before = make([]bool, n), make([]bool, n)
-		v.score, v.total = make(Column, n), make(Column, n)
+		v.score, v.part, v.total = make(Column, n), make(Column, n), make(Column, n)
+		v.zero, v.unknown = make(Column, n), make(Column, n)
+		for i := range v.unknown {
+			v.unknown[i] = nan()
+		}
 	}
 	v.keep, v.before = v.keep[:n], v.before[:n]
-	v.score, v.total = v.score[:n], v.total[:n]
+	v.score, v.part, v.total = v.score[:n], v.part[:n], v.total[:n]
+	v.zero, v.unknown = v.zero[:n], v.unknown[:n]
 	for i := range v.keep {
 		v.keep[i] = true
 	}
 	clear(v.total)
+	v.blind = false
 }
 
 // filter applies the profile's filters in order and returns how many endpoints are left.
-func (p *Profile) filter(v *View, d *Decision, trace *Explanation) int {
+func (p *Profile) filter(v *View, trace *Explanation) int {
 	left := len(v.keep)
 	for f := range p.Filters {
 		filter := &p.Filters[f]
 		copy(v.before, v.keep)
-		rest := 0
-		for i, kept := range v.keep {
-			if kept && filter.Drop(v, i) {
-				v.keep[i] = false
-			} else if kept {
-				rest++
-			}
-		}
-		lifted := filter.Soft && rest == 0 && left > 0
+		cleared := filter.Clear(v.keep, v)
+		lifted := filter.Soft && cleared == left && left > 0
+		trace.filter(f, v, lifted)
 		if lifted {
 			copy(v.keep, v.before)
-			rest = left
-			d.Blind = d.Blind || filter.Name == filterStale
+			v.blind = v.blind || filter.Name == filterStale
+			continue
 		}
-		trace.filter(f, v, lifted)
-		left = rest
+		left -= cleared
 	}
 	return left
 }
 
-// fill puts the mean of the known values of kept endpoints in place of the unknown ones, so that a missing signal
-// neither favours nor condemns an endpoint. It returns how many values were known.
-func fill(score Column, keep []bool, absent float32) int {
-	known, unknown, sum := 0, 0, float32(0)
-	for i, s := range score {
-		switch {
-		case !keep[i]:
-			score[i] = 0
-		case s != s: // NaN
+// add adds the weighted scores to the totals and returns how many kept endpoints' scores are not known; addUnknown
+// adds those. Most decisions have none, so this is the only pass.
+func (v *View) add(t *Term) int {
+	unknown, weight := 0, t.Weight
+	total, keep := v.total[:len(v.score)], v.keep[:len(v.score)]
+	for i, s := range v.score {
+		if s <= huge && s >= -huge { // false for NaN
+			total[i] += weight * s
+		} else if keep[i] {
 			unknown++
-		default:
+		}
+	}
+	return unknown
+}
+
+// addUnknown puts the mean of the known scores of kept endpoints in place of those not known, so that a missing signal
+// neither favours nor condemns an endpoint. It keeps what it put in values, if given.
+func (v *View) addUnknown(t *Term, values Column) {
+	sum, known := float64(0), 0
+	for i, s := range v.score {
+		if v.keep[i] && s <= huge && s >= -huge {
+			sum += float64(s)
 			known++
-			sum += s
 		}
 	}
-	if unknown == 0 {
-		return known
-	}
-	mean := absent
+	mean := t.Absent
 	if known > 0 {
-		mean = sum / float32(known)
+		mean = float32(sum / float64(known))
 	}
-	for i, s := range score {
-		if keep[i] && s != s {
-			score[i] = mean
+	for i, s := range v.score {
+		if s <= huge && s >= -huge {
+			continue
+		}
+		v.total[i] += t.Weight * mean
+		if values != nil {
+			values[i] = mean
 		}
 	}
-	return known
+}
+
+// sign turns totals into costs: the least sign·total is the best.
+func (p *Profile) sign() float32 {
+	if p.Cost {
+		return 1
+	}
+	return -1
 }
 
 // pick chooses among the kept endpoints by their totals: the best, or of those as good within the tie band the one
 // with the highest rendezvous hash (Thaler and Ravishankar, 1998) of the request's beginning and the endpoint's name. So replicas of the gateway that
 // share nothing still agree where a new prefix goes, and requests without a prefix spread by their seed.
 func (p *Profile) pick(v *View, d *Decision) {
-	best := -1
-	for i, kept := range v.keep {
-		if kept && (best < 0 || p.better(v.total[i], v.total[best])) {
-			best = i
-		}
-	}
-	limit := p.band(v.total[best])
-	key := v.Request.Affinity
-	if key == 0 {
-		key = v.Seed
-	}
-	high, chosen := uint64(0), best
-	for i, kept := range v.keep {
-		if !kept || p.better(limit, v.total[i]) {
+	sign, key, hashes := p.sign(), v.tieKey(), v.Snapshot.Hashes
+	top := v.top(sign, key)
+	limit := p.limit(v.total[top[0]])
+	high, chosen := uint64(0), top[0]
+	for i, total := range v.total {
+		if sign*total > limit || !v.keep[i] {
 			continue
 		}
 		d.Near++
-		h := mix(key ^ v.Snapshot.Hashes[i])
-		if d.Near == 1 || h > high {
-			high, chosen = h, i
+		if h := mix(key ^ hashes[i]); d.Near == 1 || h > high {
+			high, chosen = h, int32(i)
 		}
 	}
-	d.Verdict, d.Endpoint, d.Total = Send, int32(chosen), v.total[chosen]
-	p.fallbacks(v, d)
-}
-
-func (p *Profile) better(a, b float32) bool {
-	if p.Cost {
-		return a < b
-	}
-	return a > b
-}
-
-// band is the worst total that is as good as best.
-func (p *Profile) band(best float32) float32 {
-	width := float32(math.Abs(float64(best)))*p.TieRatio + p.TieSlack
-	if p.Cost {
-		return best + width
-	}
-	return best - width
-}
-
-// fallbacks names the next best endpoints after the chosen one; equal totals are ordered by name hash.
-func (p *Profile) fallbacks(v *View, d *Decision) {
-	for k := range d.Fallbacks {
-		next := -1
-		for i, kept := range v.keep {
-			if !kept || d.names(int32(i)) {
-				continue
-			}
-			if next < 0 || p.better(v.total[i], v.total[next]) ||
-				v.total[i] == v.total[next] && v.Snapshot.Hashes[i] > v.Snapshot.Hashes[next] {
-				next = i
-			}
+	d.Verdict, d.Endpoint, d.Total = Send, chosen, v.total[chosen]
+	k := 0
+	for _, i := range top {
+		if i != chosen && k < MaxFallbacks {
+			d.Fallbacks[k] = i
+			k++
 		}
-		if next < 0 {
-			return
-		}
-		d.Fallbacks[k] = int32(next)
 	}
 }
 
-// names reports whether the decision names row i already.
-func (d *Decision) names(i int32) bool {
-	if d.Endpoint == i {
-		return true
+// limit is the greatest sign·total that is as good as best.
+func (p *Profile) limit(best float32) float32 {
+	return p.sign()*best + max(best, -best)*p.TieRatio + p.TieSlack
+}
+
+// tieKey is what the rendezvous goes by: the request's beginning, or its seed when it has none to share.
+func (v *View) tieKey() uint64 {
+	if v.Request.Affinity != 0 {
+		return v.Request.Affinity
 	}
-	for _, f := range d.Fallbacks {
-		if f == i {
-			return true
+	return v.Seed
+}
+
+// top returns the best rows in order, one more than there are fallbacks, -1 where there are fewer. Equal totals are
+// ordered by rendezvous hash, so that what one endpoint leaves when it fails spreads over the others.
+func (v *View) top(sign float32, key uint64) [MaxFallbacks + 1]int32 {
+	var top [MaxFallbacks + 1]int32
+	n, last := 0, float32(math.Inf(1)) // last is the greatest cost that still has a place
+	for i, total := range v.total {
+		if sign*total > last || !v.keep[i] {
+			continue
+		}
+		k := n
+		for k > 0 && v.precedes(i, int(top[k-1]), sign, key) {
+			k--
+		}
+		if k == len(top) {
+			continue
+		}
+		n = min(n+1, len(top))
+		copy(top[k+1:n], top[k:])
+		top[k] = int32(i)
+		if n == len(top) {
+			last = sign * v.total[top[n-1]]
 		}
 	}
-	return false
+	for k := n; k < len(top); k++ {
+		top[k] = -1
+	}
+	return top
+}
+
+// precedes reports whether row a comes before row b in top.
+func (v *View) precedes(a, b int, sign float32, key uint64) bool {
+	costA, costB := sign*v.total[a], sign*v.total[b]
+	if costA == costB {
+		return mix(key^v.Snapshot.Hashes[a]) > mix(key^v.Snapshot.Hashes[b])
+	}
+	return costA < costB
 }

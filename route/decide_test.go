@@ -47,9 +47,9 @@ func allScorers() *Profile {
 }
 
 func BenchmarkDecide(b *testing.B) {
-	for _, p := range []*Profile{Latency(), allScorers()} {
-		for _, n := range []int{5, 25, 100, 1000} {
-			b.Run(fmt.Sprintf("profile=%s/endpoints=%d", p.Name, n), func(b *testing.B) {
+	for _, n := range []int{5, 25, 100, 1000} {
+		for _, p := range []*Profile{Latency(), allScorers()} {
+			b.Run(fmt.Sprintf("endpoints=%d/profile=%s", n, p.Name), func(b *testing.B) {
 				v := randomView(n, 7)
 				b.ReportAllocs()
 				for b.Loop() {

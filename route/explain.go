@@ -27,9 +27,11 @@ type FilterColumn struct {
 type TermColumn struct {
 	Name   string
 	Weight float32
-	// Values are the scorer's, unknown ones already replaced; Known is how many were not replaced.
+	// Values are the scorer's, unknown ones already replaced; those of endpoints that are not kept mean nothing.
 	Values Column
-	Known  int
+	// Unknown marks the kept rows whose value was not known; Known counts the kept rows whose value was.
+	Unknown []bool
+	Known   int
 }
 
 // Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same Decision.
@@ -55,15 +57,31 @@ func (e *Explanation) filter(f int, v *View, lifted bool) {
 	c := &e.Filters[f]
 	c.Lifted = lifted
 	for i := range v.keep {
-		c.Dropped[i] = v.before[i] && (!v.keep[i] || lifted)
+		c.Dropped[i] = v.before[i] && !v.keep[i]
 	}
 }
 
-// term keeps what term t said.
-func (e *Explanation) term(t int, v *View, known int) {
+// term keeps what term t said, of which unknown values are still to be replaced.
+func (e *Explanation) term(t int, v *View, unknown int) {
 	if e == nil {
 		return
 	}
-	e.Terms[t].Values = append(Column(nil), v.score...)
-	e.Terms[t].Known = known
+	c := &e.Terms[t]
+	c.Values = append(Column(nil), v.score...)
+	c.Unknown = make([]bool, len(v.score))
+	for i, s := range v.score {
+		c.Unknown[i] = v.keep[i] && !(s <= huge && s >= -huge)
+		if v.keep[i] {
+			c.Known++
+		}
+	}
+	c.Known -= unknown
+}
+
+// values is where the values of term t are kept, nil when nothing is.
+func (e *Explanation) values(t int) Column {
+	if e == nil {
+		return nil
+	}
+	return e.Terms[t].Values
 }

@@ -6,31 +6,71 @@ const filterStale = "stale"
 // are lifted only for endpoints that could serve.
 func Filters() []Filter {
 	return []Filter{
-		{Name: "notReady", Drop: notReady, Says: "not ready"},
-		{Name: "draining", Drop: draining, Says: "draining"},
-		{Name: "tried", Drop: tried, Says: "tried already for this request"},
-		{Name: "adapter", Drop: cannotLoad, Says: "does not offer the adapter"},
-		{Name: filterStale, Drop: stale, Soft: true, Says: "reading too old"},
-		{Name: "ejected", Drop: ejected, Soft: true, Says: "failed a moment ago"},
+		{Name: "notReady", Clear: clearNotReady, Says: "not ready"},
+		{Name: "draining", Clear: clearDraining, Says: "draining"},
+		{Name: "tried", Clear: clearTried, Says: "tried already for this request"},
+		{Name: "adapter", Clear: clearAdapterMissing, Says: "does not offer the adapter"},
+		{Name: filterStale, Clear: clearStale, Soft: true, Says: "reading too old"},
+		{Name: "ejected", Clear: clearEjected, Soft: true, Says: "failed a moment ago"},
 	}
 }
 
-func notReady(v *View, i int) bool { return v.Snapshot.States[i]&NotReady != 0 }
+func clearNotReady(keep []bool, v *View) int { return clearState(keep, v, NotReady) }
 
-func draining(v *View, i int) bool { return v.Snapshot.States[i]&Draining != 0 }
+func clearDraining(keep []bool, v *View) int { return clearState(keep, v, Draining) }
 
-func tried(v *View, i int) bool { return v.Tried != nil && v.Tried[i] }
-
-func cannotLoad(v *View, i int) bool {
-	return v.Adapters != nil && v.Adapters[i] == AdapterMissing
+func clearState(keep []bool, v *View, state State) (cleared int) {
+	for i, s := range v.Snapshot.States {
+		if s&state != 0 && keep[i] {
+			keep[i] = false
+			cleared++
+		}
+	}
+	return cleared
 }
 
-// stale leaves out an endpoint whose last good reading is older than the limit. An endpoint that publishes no metrics
+func clearTried(keep []bool, v *View) (cleared int) {
+	for i, tried := range v.Tried {
+		if tried && keep[i] {
+			keep[i] = false
+			cleared++
+		}
+	}
+	return cleared
+}
+
+func clearAdapterMissing(keep []bool, v *View) (cleared int) {
+	for i, a := range v.Adapters {
+		if a == AdapterMissing && keep[i] {
+			keep[i] = false
+			cleared++
+		}
+	}
+	return cleared
+}
+
+// clearStale leaves out endpoints whose last good reading is older than the limit. An endpoint that publishes no metrics
 // has none to be old.
-func stale(v *View, i int) bool {
-	return v.StaleAfter > 0 && v.Snapshot.States[i]&Unmetered == 0 && v.Now-v.Snapshot.ReadAt[i] > v.StaleAfter
+func clearStale(keep []bool, v *View) (cleared int) {
+	if v.StaleAfter <= 0 {
+		return 0
+	}
+	states := v.Snapshot.States
+	for i, at := range v.Snapshot.ReadAt {
+		if v.Now-at > v.StaleAfter && states[i]&Unmetered == 0 && keep[i] {
+			keep[i] = false
+			cleared++
+		}
+	}
+	return cleared
 }
 
-func ejected(v *View, i int) bool {
-	return v.EjectedUntil != nil && v.Now < v.EjectedUntil[i]
+func clearEjected(keep []bool, v *View) (cleared int) {
+	for i, until := range v.EjectedUntil {
+		if v.Now < until && keep[i] {
+			keep[i] = false
+			cleared++
+		}
+	}
+	return cleared
 }

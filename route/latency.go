@@ -20,98 +20,108 @@ const (
 // time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
 func Latency() *Profile {
 	return &Profile{
-		Name: "latency", Cost: true, TieRatio: .1, TieSlack: 2, Filters: Filters(),
+		Name: profileLatency, Cost: true, TieRatio: .1, TieSlack: 2, Filters: Filters(),
 		Terms: []Term{
-			{Name: "wait", Weight: 1, Score: perRow(waitMS)},
-			{Name: "prefill", Weight: 1, Score: perRow(prefillMS)},
-			{Name: "kvWait", Weight: 1, Score: perRow(kvWaitMS)},
-			{Name: "adapter", Weight: 1, Score: perRow(adapterMS)},
-			{Name: "decode", Weight: 1, Score: perRow(decodeMS)},
+			{Name: "wait", Weight: 1, Score: waitMS},
+			{Name: "prefill", Weight: 1, Score: prefillMS},
+			{Name: "kvWait", Weight: 1, Score: kvWaitMS},
+			{Name: "adapter", Weight: 1, Score: adapterMS},
+			{Name: "decode", Weight: 1, Score: decodeMS},
 		},
-	}
-}
-
-// perRow makes an absolute scorer of a function of one row.
-func perRow(ms func(v *View, i int) float32) Scorer {
-	return func(dst Column, v *View) {
-		for i := range dst {
-			if v.keep[i] {
-				dst[i] = ms(v, i)
-			}
-		}
 	}
 }
 
 // waitMS is the time until the engine can begin with this request: prefill of what we sent there before and of what others queued
 // there, less the progress of the oldest.
-func waitMS(v *View, i int) float32 {
-	rate := v.Rates[v.Snapshot.Kinds[i]].Prefill
-	own := at(v.Prefilling, i)
-	tokens := at(v.Backlog, i)
-	if others := v.Snapshot.Waiting[i] - own; others > 0 { // false for NaN
-		tokens += others * v.MeanUncached
+func waitMS(dst Column, v *View) {
+	kinds, rates := v.Snapshot.Kinds, v.Rates
+	waiting, own, backlog := v.reading(v.Snapshot.Waiting), v.column(v.Prefilling), v.column(v.Backlog)
+	for i := range dst {
+		tokens := backlog[i]
+		if others := waiting[i] - own[i]; others > 0 && others <= huge { // false for NaN
+			tokens += others * v.MeanUncached
+		}
+		dst[i] = tokens * rates[kinds[i]].Prefill
 	}
-	wait := tokens * rate
-	if own > 0 && v.HeadSince != nil {
-		done := float32(v.Now-v.HeadSince[i]) * 1000
-		wait -= min(max(done, 0), headProgress*at(v.Head, i)*rate)
+	head := v.column(v.Head)
+	for i, since := range v.HeadSince {
+		if own[i] <= 0 {
+			continue
+		}
+		done := float32(v.Now-since) * 1000
+		if most := headProgress * head[i] * rates[kinds[i]].Prefill; done > most {
+			done = most
+		}
+		if done > 0 {
+			dst[i] = max(dst[i]-done, 0)
+		}
 	}
-	return max(wait, 0)
 }
 
-// uncached is the prompt tokens that the endpoint would have to compute, at least 1: the last token always is.
-func uncached(v *View, i int) float32 {
-	return max(v.Request.PromptTokens-at(v.Match, i)*v.Request.BlockTokens, 1)
+// uncached is the prompt tokens that an endpoint holding match blocks would have to compute, at least 1: the last token
+// always is.
+func (r *Request) uncached(match float32) float32 {
+	return max(r.PromptTokens-match*r.BlockTokens, 1)
 }
 
 // prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint.
-func prefillMS(v *View, i int) float32 {
-	return uncached(v, i) * v.Rates[v.Snapshot.Kinds[i]].Prefill
+func prefillMS(dst Column, v *View) {
+	kinds, rates, match := v.Snapshot.Kinds, v.Rates, v.column(v.Match)
+	for i := range dst {
+		dst[i] = v.Request.uncached(match[i]) * rates[kinds[i]].Prefill
+	}
 }
 
 // kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and their output: charging a
 // shared prefix once per request makes the endpoint that holds it look full and drives its traffic away.
-func kvWaitMS(v *View, i int) float32 {
-	size := v.Snapshot.KVTokens[i]
-	if !(size > 0) {
-		return 0
-	}
-	used := at(v.Held, i)
-	if waiting := v.Snapshot.Waiting[i]; waiting == waiting {
-		if scraped := v.Snapshot.KVUse[i]*size + waiting*v.MeanUncached; scraped > used {
+func kvWaitMS(dst Column, v *View) {
+	s := v.Snapshot
+	waiting, running, use := v.reading(s.Waiting), v.reading(s.Running), v.reading(s.KVUse)
+	held, own, match := v.column(v.Held), v.column(v.InFlight), v.column(v.Match)
+	for i, size := range s.KVTokens {
+		used := held[i]
+		scraped := size * kvShare(use[i])
+		if queued := waiting[i] * v.MeanUncached; queued > 0 && queued <= huge {
+			scraped += queued
+		}
+		if scraped > used && scraped <= huge { // false for NaN
 			used = scraped
 		}
+		dst[i] = 0
+		over := used + v.Request.uncached(match[i]) + v.Request.OutputTokens - size
+		if size > 0 && over > 0 {
+			dst[i] = kvWaitSteps * v.Rates[s.Kinds[i]].Decode * over / max(busy(own[i], running[i]), 1)
+		}
 	}
-	over := used + uncached(v, i) + v.Request.OutputTokens - size
-	if over <= 0 {
-		return 0
-	}
-	return kvWaitSteps * v.Rates[v.Snapshot.Kinds[i]].Decode * over / max(busy(v, i), 1)
 }
 
 // adapterMS is the time to bring the request's adapter into a slot.
-func adapterMS(v *View, i int) float32 {
-	switch adapterOf(v, i) {
-	case AdapterNone, AdapterResident:
-		return 0
-	case AdapterFull:
-		return adapterLoadMS + adapterEvictMS
-	default:
-		return adapterLoadMS
+func adapterMS(dst Column, v *View) {
+	if v.Adapters == nil {
+		clear(dst)
+		return
+	}
+	const load, evict = adapterLoadMS, adapterLoadMS + adapterEvictMS
+	ms := [8]float32{AdapterNone: 0, AdapterResident: 0, AdapterWaiting: load, AdapterRoom: load, AdapterFull: evict, AdapterMissing: load}
+	for i, a := range v.Adapters {
+		dst[i] = ms[a&7]
 	}
 }
 
 // decodeMS is the share of the request's decode time that counts, on an endpoint that slows down as it fills.
-func decodeMS(v *View, i int) float32 {
-	step := v.Rates[v.Snapshot.Kinds[i]].Decode
-	return decodeShare * v.Request.OutputTokens * step * (1 + busy(v, i)/decodeSlots)
+func decodeMS(dst Column, v *View) {
+	kinds, rates := v.Snapshot.Kinds, v.Rates
+	running, own := v.reading(v.Snapshot.Running), v.column(v.InFlight)
+	share := decodeShare * v.Request.OutputTokens
+	for i := range dst {
+		dst[i] = share * rates[kinds[i]].Decode * (1 + busy(own[i], running[i])/decodeSlots)
+	}
 }
 
-// busy is how many requests the endpoint serves: what it says, or what we have there if that is more.
-func busy(v *View, i int) float32 {
-	own := at(v.InFlight, i)
-	if running := v.Snapshot.Running[i]; running > own {
-		return running
+// busy is how many requests an endpoint serves: what it says, or what we have there if that is more.
+func busy(own, running float32) float32 {
+	if running <= huge { // false for NaN
+		return max(own, running)
 	}
 	return own
 }

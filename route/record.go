@@ -23,25 +23,32 @@ type Record struct {
 	Decision Decision `json:"decision"`
 }
 
+// The names of profiles.
+const (
+	profileLatency    = "latency"
+	profileWeights    = "weights"
+	profileRoundRobin = "round-robin"
+)
+
 // Named makes the profile called name: latency, weights or round-robin. Weights are used by the profile "weights" only; nil
 // means DefaultWeights.
 func Named(name string, weights map[string]float64) (*Profile, error) {
 	switch name {
-	case "latency":
+	case profileLatency:
 		return Latency(), nil
-	case "weights":
+	case profileWeights:
 		if weights == nil {
 			weights = DefaultWeights()
 		}
 		return Weights(weights)
-	case "round-robin":
+	case profileRoundRobin:
 		return RoundRobin(), nil
 	}
 	return nil, fmt.Errorf("cannot use profile %q: known are %v", name, ProfileNames())
 }
 
 // ProfileNames lists the names that Named accepts.
-func ProfileNames() []string { return []string{"latency", "weights", "round-robin"} }
+func ProfileNames() []string { return []string{profileLatency, profileWeights, profileRoundRobin} }
 
 // ReadRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line is an error and
 // never a panic later.
@@ -108,7 +115,7 @@ func (v *View) check() error {
 // Clone copies the View so that it can be kept after the pool goes on; the Snapshot is shared, since it never changes.
 func (v *View) Clone() View {
 	c := *v
-	c.keep, c.before, c.score, c.total = nil, nil, nil, nil
+	c.keep, c.before, c.score, c.part, c.total, c.zero, c.unknown = nil, nil, nil, nil, nil, nil, nil
 	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match} {
 		*col = slices.Clone(*col)
 	}

@@ -198,8 +198,14 @@ type View struct {
 	MeanUncached float32 `json:"meanUncached"`
 	MeanOutput   float32 `json:"meanOutput"`
 
-	keep, before []bool
-	score, total Column
+	// Scratch space of Decide, each as long as the Snapshot: what the filters have left, and left before the last of them;
+	// a term's values, a part of such a value, and the sum of all terms.
+	keep, before       []bool
+	score, part, total Column
+	// zero and unknown stand in for columns that are nil and for readings that are too old; they are never written.
+	zero, unknown Column
+	// blind says that every kept endpoint's reading is too old to be used.
+	blind bool
 }
 
 // Verdict is what a decision comes to.
@@ -265,16 +271,17 @@ type Term struct {
 }
 
 // Scorer writes one value for each endpoint of v into dst: 0 worst to 1 best in a profile of scores, milliseconds ≥ 0
-// in a cost profile, NaN if it cannot tell. It looks only at endpoints that v.Kept reports, has no state, and
-// never looks at another scorer; values of endpoints that are not kept are ignored.
+// in a cost profile, NaN if it cannot tell (infinite values count as that). It has no state, never looks at another scorer,
+// and writes every value of dst; those of endpoints that v.Kept does not report are ignored and must not influence the others.
 type Scorer func(dst Column, v *View)
 
 // Filter clears the endpoints that must not serve the request.
 type Filter struct {
 	// Name is the filter's key in explanations and metrics.
 	Name string
-	// Drop reports whether row i must not serve, and is called for kept rows only.
-	Drop func(v *View, i int) bool
+	// Clear sets keep to false for the rows that must not serve and returns how many of those were true. It never sets
+	// one to true, and its answer for a row does not depend on other rows.
+	Clear func(keep []bool, v *View) int
 	// Soft says that the filter is lifted when it would leave no endpoint: a doubtful endpoint beats none.
 	Soft bool
 	// Says completes "left out: " in explanations.
@@ -283,6 +290,22 @@ type Filter struct {
 
 // Kept reports whether no filter has cleared row i. It is meaningful during Decide and Explain.
 func (v *View) Kept(i int) bool { return v.keep[i] }
+
+// column returns c, or zeros when c is nil.
+func (v *View) column(c Column) Column {
+	if c == nil {
+		c = v.zero
+	}
+	return c[:len(v.keep)]
+}
+
+// reading returns a scraped column, or unknown values when every reading is too old to be used.
+func (v *View) reading(c Column) Column {
+	if v.blind {
+		c = v.unknown
+	}
+	return c[:len(v.keep)]
+}
 
 // HashName hashes an endpoint's name for tie breaking (FNV-1a, then mixed so that similar names differ in all bits).
 func HashName(name string) uint64 {

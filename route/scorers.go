@@ -40,21 +40,31 @@ func ScorerNames() []string {
 	return names
 }
 
+const (
+	maxWeight = 1e6
+	// tieShare of the greatest possible total is the width of a tie: totals that differ by less differ by rounding. It is a
+	// share, so that multiplying all weights changes nothing.
+	tieShare = 1e-5
+)
+
 // Weights makes the reference's kind of profile: the weighted sum of scores, each 0..1, normalised as llm-d's
 // picker does, so that tuned weights carry over. Names not given count 0. A negative, infinite or unknown weight is an
-// error.
+// error, and so is one beyond a million, with which the others would drown.
 func Weights(weights map[string]float64) (*Profile, error) {
-	p := &Profile{Name: "weights", Filters: Filters(), TieSlack: 1e-4}
+	p := &Profile{Name: profileWeights, Filters: Filters()}
+	sum := float32(0)
 	for _, t := range scorers() {
 		w, ok := weights[t.Name]
-		if ok && !(w >= 0 && w <= math.MaxFloat32) {
-			return nil, fmt.Errorf("cannot use weight %q: %v is not a finite number of 0 or more", t.Name, w)
+		if ok && !(w >= 0 && w <= maxWeight) {
+			return nil, fmt.Errorf("cannot use weight %q: %v is not a number from 0 to %v", t.Name, w, maxWeight)
 		}
 		if w > 0 {
 			t.Weight = float32(w)
 			p.Terms = append(p.Terms, t)
+			sum += t.Weight
 		}
 	}
+	p.TieSlack = sum * tieShare
 	names := ScorerNames()
 	for name := range weights {
 		if !slices.Contains(names, name) {
@@ -71,155 +81,181 @@ func DefaultWeights() map[string]float64 {
 
 // RoundRobin makes the profile that takes the endpoints in turn, as a yardstick for the others.
 func RoundRobin() *Profile {
-	return &Profile{Name: "round-robin", Cost: true, Filters: Filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
+	return &Profile{Name: profileRoundRobin, Cost: true, Filters: Filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
 }
 
-// turn is relative: how many kept endpoints come before this one, counted from the one whose turn it is.
+// turn is relative: how many kept endpoints come before this one, counted from the one whose turn it is. It alone depends
+// on the order of rows.
 func turn(dst Column, v *View) {
 	kept := uint64(0)
-	for i := range dst {
-		if v.keep[i] {
+	for _, keep := range v.keep {
+		if keep {
 			kept++
 		}
 	}
-	at := uint64(0)
+	if kept == 0 {
+		return
+	}
+	place := kept - v.Turn%kept
 	for i := range dst {
+		dst[i] = float32(place % kept)
 		if v.keep[i] {
-			dst[i] = float32((at + kept - v.Turn%kept) % kept)
-			at++
+			place++
 		}
 	}
 }
 
 // scoreQueue is relative: min–max of the engine's queue over the candidates, 1 for the shortest and for all when they
-// are equal. What was sent since the reading counts as queued, so that a burst between two readings spreads.
+// are equal. What was sent since the reading counts as queued, so that a burst between two readings spreads; where no
+// candidate tells its queue, it is all there is to go by.
 func scoreQueue(dst Column, v *View) {
-	for i := range dst {
-		dst[i] = v.Snapshot.Waiting[i] + at(v.SentSince, i)
+	waiting, sent := v.reading(v.Snapshot.Waiting), v.column(v.SentSince)
+	for i, w := range waiting {
+		if w >= 0 {
+			dst[i] = w + sent[i]
+		} else {
+			dst[i] = nan()
+		}
 	}
-	minMaxLeast(dst, v.keep)
+	if !minMaxLeast(dst, v.keep) {
+		copy(dst, sent)
+		minMaxLeast(dst, v.keep)
+	}
 }
 
 // scoreRunning is relative: min–max over the candidates of what the engine serves, or what we have there if that is more.
 func scoreRunning(dst Column, v *View) {
+	running, own := v.reading(v.Snapshot.Running), v.column(v.InFlight)
 	for i := range dst {
-		dst[i] = v.Snapshot.Running[i]
-		if own := at(v.InFlight, i); !(dst[i] >= own) {
-			dst[i] = own
-		}
+		dst[i] = busy(own[i], running[i])
 	}
 	minMaxLeast(dst, v.keep)
 }
 
-// minMaxLeast turns counts into scores: 1 for the least, 0 for the greatest, 1 for all when they are equal.
-func minMaxLeast(dst Column, keep []bool) {
+// minMaxLeast turns counts into scores: 1 for the least, 0 for the greatest, 1 for all when they are equal. It reports
+// whether any kept count is known; if none is, all stay unknown.
+func minMaxLeast(dst Column, keep []bool) bool {
 	least, most := float32(math.Inf(1)), float32(math.Inf(-1))
 	for i, x := range dst {
-		if keep[i] && x == x {
-			least, most = min(least, x), max(most, x)
+		if !keep[i] || !(x <= huge) {
+			continue
+		}
+		if x < least {
+			least = x
+		}
+		if x > most {
+			most = x
 		}
 	}
-	if most <= least {
-		for i, x := range dst {
-			if x == x {
-				dst[i] = 1
-			}
-		}
-		return
+	if most < least {
+		return false
 	}
-	span := most - least
+	scale := float32(0)
+	if most > least {
+		scale = 1 / (most - least)
+	}
 	for i, x := range dst {
-		dst[i] = (most - x) / span
+		dst[i] = 1 - (x-least)*scale
 	}
+	return true
 }
 
 // scoreKVCache is absolute: the free share of the KV cache.
 func scoreKVCache(dst Column, v *View) {
-	for i, use := range v.Snapshot.KVUse {
-		dst[i] = 1 - use
+	for i, use := range v.reading(v.Snapshot.KVUse) {
+		dst[i] = 1 - kvShare(use)
 	}
 }
+
+// kvShare is a KV use as scraped, or NaN where that can't be one: negative, infinite, or a percentage.
+func kvShare(use float32) float32 {
+	if use >= 0 && use < 1.1 {
+		return min(use, 1)
+	}
+	return nan()
+}
+
+func nan() float32 { return float32(math.NaN()) }
 
 // scorePrefix is absolute: the share of the prompt's prefix blocks that the endpoint holds, 0 for a prompt without.
 func scorePrefix(dst Column, v *View) {
 	blocks := float32(max(v.Request.Blocks, 1))
-	for i := range dst {
-		dst[i] = at(v.Match, i) / blocks
+	for i, match := range v.column(v.Match) {
+		dst[i] = min(match/blocks, 1)
 	}
 }
 
 // scoreLoRAAffinity is absolute, with llm-d's steps: 1 where the adapter is resident, .8 where a slot is free, .6 where it
 // waits for one, 0 where it would have to push another out. Without an adapter everyone gets 1.
 func scoreLoRAAffinity(dst Column, v *View) {
-	for i := range dst {
-		switch adapterOf(v, i) {
-		case AdapterNone, AdapterResident:
+	steps := [8]float32{AdapterNone: 1, AdapterResident: 1, AdapterRoom: .8, AdapterWaiting: .6}
+	if v.Adapters == nil {
+		for i := range dst {
 			dst[i] = 1
-		case AdapterRoom:
-			dst[i] = .8
-		case AdapterWaiting:
-			dst[i] = .6
-		default:
-			dst[i] = 0
 		}
+	}
+	for i, a := range v.Adapters {
+		dst[i] = steps[a&7]
 	}
 }
 
 // scoreLRU is relative: for a request that no candidate holds a block of, 1 for the endpoint that has gone longest without such
 // a request down to 0 for the latest; .5 for everyone else. It spreads cold prompts over all caches.
 func scoreLRU(dst Column, v *View) {
-	oldest, latest := math.Inf(1), math.Inf(-1)
-	for i := range dst {
-		dst[i] = .5
-		if !v.keep[i] {
-			continue
-		}
-		if at(v.Match, i) > 0 {
-			oldest, latest = 0, 0
-			break
-		}
-		if v.LastCold != nil {
-			oldest, latest = min(oldest, v.LastCold[i]), max(latest, v.LastCold[i])
-		}
-	}
-	if latest <= oldest {
+	oldest, latest, held := v.coldSpan()
+	if held || !(latest > oldest) {
 		for i := range dst {
 			dst[i] = .5
 		}
 		return
 	}
-	for i := range dst {
-		dst[i] = float32((latest - v.LastCold[i]) / (latest - oldest))
+	scale := 1 / (latest - oldest)
+	for i, cold := range v.LastCold {
+		dst[i] = float32((latest - cold) * scale)
 	}
+}
+
+// coldSpan returns when a request without a match was last sent to the candidates, at the earliest and at the latest, and
+// whether any candidate holds a block of this request.
+func (v *View) coldSpan() (oldest, latest float64, held bool) {
+	oldest, latest = math.Inf(1), math.Inf(-1)
+	for i, match := range v.Match {
+		if match > 0 && v.keep[i] {
+			return oldest, latest, true
+		}
+	}
+	for i, cold := range v.LastCold {
+		if !v.keep[i] {
+			continue
+		}
+		if cold < oldest {
+			oldest = cold
+		}
+		if cold > latest {
+			latest = cold
+		}
+	}
+	return oldest, latest, false
 }
 
 // scorePredictedLatency is relative: the least predicted time to first token among the candidates divided by this one's.
 func scorePredictedLatency(dst Column, v *View) {
+	for i := range dst {
+		dst[i] = 1
+	}
+	for _, part := range [...]Scorer{waitMS, prefillMS, kvWaitMS, adapterMS} {
+		part(v.part, v)
+		for i, ms := range v.part {
+			dst[i] += ms
+		}
+	}
 	best := float32(math.Inf(1))
-	for i := range dst {
-		if v.keep[i] {
-			dst[i] = 1 + waitMS(v, i) + prefillMS(v, i) + kvWaitMS(v, i) + adapterMS(v, i)
-			best = min(best, dst[i])
+	for i, ms := range dst {
+		if ms < best && v.keep[i] {
+			best = ms
 		}
 	}
-	for i := range dst {
-		if v.keep[i] {
-			dst[i] = best / dst[i]
-		}
+	for i, ms := range dst {
+		dst[i] = best / ms
 	}
-}
-
-// at reads a column that may be nil, which counts as zero.
-func at(c Column, i int) float32 {
-	if c == nil {
-		return 0
-	}
-	return c[i]
-}
-
-func adapterOf(v *View, i int) Adapter {
-	if v.Adapters == nil {
-		return AdapterNone
-	}
-	return v.Adapters[i]
 }
