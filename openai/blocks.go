@@ -1,0 +1,142 @@
+package openai
+
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+const (
+	// BlockBytes is the fixed run of prompt bytes behind each prefix block: about 60 tokens of English, so a few engine
+	// blocks of 16.
+	BlockBytes = 256
+	// MaxBlocks is how many leading blocks of a prompt are hashed: 4 MiB. What lies beyond can't change where a request is
+	// best sent, and one body can't fill the index.
+	MaxBlocks = 16384
+)
+
+// Blocks returns the chained hashes of the prompt of the request that s read last, in runs of BlockBytes; block i stands
+// for everything up to its end, so the number of equal leading blocks of two requests is what they share. The trailing run
+// is hashed too, however short (E37). Empty for a form and where there is no prompt.
+//
+// The chain starts from model (the name that is served: an adapter's, or what an alias resolves to), from salt (what else
+// must keep prompts apart, such as a tenant; may be empty) and from the fields that change the prompt as a whole:
+// previous_response_id, cache_salt, chat_template, chat_template_kwargs, reasoning_effort, reasoning, mm_processor_kwargs
+// and truncate_prompt_tokens (E38). Then come, whatever their order in the body, as one stream of bytes: tools, functions,
+// system, instructions, documents, prompt, messages, input, query, texts, text_1, text_2, suffix. That is the order in
+// which chat templates place them. response_format and tool_choice stay out: they bind the output, and agents change
+// tool_choice from turn to turn while the prefix stays in the engine's cache.
+//
+// The result is overwritten by the next call and must not be kept after s is Reset.
+func (s *Scratch) Blocks(model, salt string) []uint64 {
+	s.blocks = s.blocks[:0]
+	if s.source == nil {
+		return s.blocks
+	}
+	h := hasher{s: s, chain: s.seedOf(model, salt)}
+	for f := firstPrompt; f < fieldCount; f++ {
+		if sp := s.fields[f]; sp.len() > 0 {
+			s.tail[h.fill] = byte(f) // keeps "a"+"b" apart in two fields from the same bytes in one
+			h.filled(1)
+			h.span(sp)
+		}
+	}
+	if h.fill > 0 {
+		h.add(s.tail[:h.fill])
+	}
+	return s.blocks
+}
+
+// seedOf hashes what the whole chain depends on, each piece with its length in front.
+func (s *Scratch) seedOf(model, salt string) uint64 {
+	d := &s.seed
+	d.Reset()
+	s.seedLen(0, len(model))
+	_, _ = d.WriteString(model)
+	s.seedLen(0, len(salt))
+	_, _ = d.WriteString(salt)
+	for f := firstSeed; f < firstPrompt; f++ {
+		sp := s.fields[f]
+		if sp.len() == 0 {
+			continue
+		}
+		s.seedLen(f, int(sp.len()))
+		var base int64
+		for _, p := range s.source.parts {
+			if q := within(p, base, sp); len(q) > 0 {
+				_, _ = d.Write(q)
+			}
+			base += int64(len(p))
+		}
+	}
+	return d.Sum64()
+}
+
+func (s *Scratch) seedLen(f field, n int) {
+	binary.LittleEndian.PutUint64(s.tail[:8], uint64(f)<<56|uint64(n))
+	_, _ = s.seed.Write(s.tail[:8])
+}
+
+// within is the part of a span that lies in p, which starts at base.
+func within(p []byte, base int64, sp span) []byte {
+	from, to := max(sp.start-base, 0), min(sp.end-base, int64(len(p)))
+	if from >= to {
+		return nil
+	}
+	return p[from:to]
+}
+
+// hasher cuts a stream of bytes into blocks. Whole blocks are hashed where they lie; only what straddles the border of a
+// part or a field is copied to the tail.
+type hasher struct {
+	s     *Scratch
+	chain uint64
+	fill  int // bytes waiting in s.tail
+}
+
+func (h *hasher) span(sp span) {
+	var base int64
+	for _, p := range h.s.source.parts {
+		if base >= sp.end {
+			return
+		}
+		h.write(within(p, base, sp))
+		base += int64(len(p))
+	}
+}
+
+func (h *hasher) write(p []byte) {
+	if h.fill > 0 {
+		n := copy(h.s.tail[h.fill:], p)
+		p = p[n:]
+		h.filled(n)
+	}
+	for len(p) >= BlockBytes && len(h.s.blocks) < MaxBlocks {
+		h.add(p[:BlockBytes])
+		p = p[BlockBytes:]
+	}
+	if len(p) > 0 && len(p) < BlockBytes {
+		h.filled(copy(h.s.tail[h.fill:], p))
+	}
+}
+
+func (h *hasher) filled(n int) {
+	if h.fill += n; h.fill == BlockBytes {
+		h.add(h.s.tail[:])
+		h.fill = 0
+	}
+}
+
+// add hashes a block on its own and folds it into the chain by two rounds of multiply and rotate. Seeding the hash with the
+// chain instead would make each block wait for the one before.
+func (h *hasher) add(p []byte) {
+	if len(h.s.blocks) >= MaxBlocks {
+		return
+	}
+	x := (bits.RotateLeft64(h.chain, 27) ^ xxhash.Sum64(p)) * 0x9e3779b97f4a7c15
+	x ^= x >> 32
+	h.chain = x*0xd6e8feb86659fd93 + uint64(len(p))
+	h.chain ^= h.chain >> 29
+	h.s.blocks = append(h.s.blocks, h.chain)
+}

@@ -1,0 +1,347 @@
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// DefaultBodyLimit is the largest request body in bytes where the configuration names no other limit.
+	DefaultBodyLimit = 256 << 20
+
+	minSegment    = 4 << 10  // the smallest pooled buffer
+	firstSegment  = 64 << 10 // where a body of unknown length starts
+	maxSegment    = 1 << 20  // the largest pooled buffer, and all that a claimed Content-Length gets up front
+	segmentSizes  = 9        // powers of two from minSegment to maxSegment
+	inlineBodyCap = 4        // segments a Body holds without a further allocation: 3 MiB of known length
+)
+
+var (
+	// ErrTooLarge says that one body is over its own limit; a client sees 413.
+	ErrTooLarge = errors.New("request body is over the limit")
+	// ErrBudget says that all bodies together would be over the Budget; a client sees 429 and may try again.
+	ErrBudget = errors.New("request bodies together are over the memory budget")
+	// ErrClosed is returned by reading from a body's reader after its Close.
+	ErrClosed = errors.New("read from a closed request body")
+)
+
+// A Budget bounds the memory of all request bodies that share it and recycles their buffers. Safe for any number of
+// goroutines. A nil Budget bounds nothing and recycles nothing.
+type Budget struct {
+	total int64
+	used  atomic.Int64
+	pools [segmentSizes]sync.Pool
+}
+
+// NewBudget makes a Budget of total bytes; zero or less means no bound (buffers are still recycled).
+func NewBudget(total int64) *Budget {
+	return &Budget{total: total}
+}
+
+// Used is the number of bytes reserved at this moment: buffer capacities, which is what the process really holds, not the
+// bytes that have arrived.
+func (b *Budget) Used() int64 {
+	if b == nil {
+		return 0
+	}
+	return b.used.Load()
+}
+
+type segment struct {
+	buf   []byte // full length is the capacity
+	class int
+}
+
+func (b *Budget) take(size int64) (*segment, error) {
+	class := sizeClass(size)
+	n := int64(minSegment) << class
+	if b == nil {
+		return &segment{buf: make([]byte, n), class: class}, nil
+	}
+	if used := b.used.Add(n); b.total > 0 && used > b.total {
+		b.used.Add(-n)
+		return nil, ErrBudget
+	}
+	if s, ok := b.pools[class].Get().(*segment); ok {
+		return s, nil
+	}
+	return &segment{buf: make([]byte, n), class: class}, nil
+}
+
+func (b *Budget) put(s *segment) {
+	if b == nil {
+		return
+	}
+	b.used.Add(-int64(len(s.buf)))
+	b.pools[s.class].Put(s)
+}
+
+// sizeClass is the smallest power of two that holds size, as an index from minSegment; sizes over maxSegment get maxSegment.
+func sizeClass(size int64) int {
+	size = min(max(size, minSegment), maxSegment)
+	return bits.Len64(uint64(size-1)) - bits.Len64(minSegment-1)
+}
+
+// A Body is a request body held in memory in segments. Its bytes never change, so any number of readers can send it to
+// any number of endpoints in turn (B09). A body of known length up to 1 MiB is one segment; a longer one, or one of
+// unknown length, grows by segments that are never copied together.
+type Body struct {
+	parts  [][]byte // filled bytes, in order; none is empty
+	owned  []*segment
+	size   int64
+	limit  int64
+	budget *Budget
+	parent *Body // whose bytes parts also point into; held until this one goes
+	refs   atomic.Int32
+	freed  atomic.Bool
+
+	inlineParts [inlineBodyCap][]byte
+	inlineOwned [inlineBodyCap]*segment
+}
+
+// BodyOf makes a Body of bytes that somebody else owns, for callers that already hold a whole body. The bytes must not
+// change until the Body is freed and its readers are closed.
+func BodyOf(parts ...[]byte) *Body {
+	b := newBody(DefaultBodyLimit, nil)
+	for _, p := range parts {
+		b.add(p)
+	}
+	return b
+}
+
+func newBody(limit int64, budget *Budget) *Body {
+	b := &Body{limit: limit, budget: budget}
+	b.parts, b.owned = b.inlineParts[:0], b.inlineOwned[:0]
+	b.refs.Store(1)
+	return b
+}
+
+func (b *Body) add(p []byte) {
+	if len(p) > 0 {
+		b.parts = append(b.parts, p)
+		b.size += int64(len(p))
+	}
+}
+
+// ReadBody reads a whole body from r. contentLength is the announced length, or negative when it is not known; r is read
+// to exactly that length, or to its end. limit is in bytes, zero or less means DefaultBodyLimit. A claimed length reserves
+// at most 1 MiB before its bytes arrive, so that claims cost a client what they cost us. Errors wrap ErrTooLarge,
+// ErrBudget, io.ErrUnexpectedEOF or what r returned; nothing stays reserved then.
+func ReadBody(r io.Reader, contentLength, limit int64, budget *Budget) (*Body, error) {
+	if limit <= 0 {
+		limit = DefaultBodyLimit
+	}
+	if contentLength > limit {
+		return nil, fmt.Errorf("%w: %d bytes announced, %d allowed", ErrTooLarge, contentLength, limit)
+	}
+	b := newBody(limit, budget)
+	var err error
+	if contentLength >= 0 {
+		err = b.readKnown(r, contentLength)
+	} else {
+		err = b.readUnknown(r)
+	}
+	if err != nil {
+		b.Free()
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Body) readKnown(r io.Reader, length int64) error {
+	for b.size < length {
+		buf, err := b.grow(length - b.size)
+		if err != nil {
+			return err
+		}
+		want := buf[:min(int64(len(buf)), length-b.size)]
+		n, err := io.ReadFull(r, want)
+		b.add(want[:n])
+		if err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return fmt.Errorf("cannot read request body after %d of %d bytes: %w", b.size, length, err)
+		}
+	}
+	return nil
+}
+
+func (b *Body) readUnknown(r io.Reader) error {
+	for next := int64(firstSegment); ; next = min(2*next, maxSegment) {
+		buf, err := b.grow(next)
+		if err != nil {
+			return err
+		}
+		n, err := fill(r, buf)
+		b.add(buf[:n])
+		if b.size > b.limit {
+			return fmt.Errorf("%w: more than the %d bytes allowed", ErrTooLarge, b.limit)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read request body after %d bytes: %w", b.size, err)
+		}
+	}
+}
+
+// fill is io.ReadFull that reports a plain io.EOF after a short read, so that a broken body (io.ErrUnexpectedEOF from
+// below) is not taken for a finished one.
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	return n, err
+}
+
+func (b *Body) grow(size int64) ([]byte, error) {
+	s, err := b.budget.take(size)
+	if err != nil {
+		return nil, fmt.Errorf("cannot hold request body after %d bytes: %w", b.size, err)
+	}
+	b.owned = append(b.owned, s)
+	return s.buf, nil
+}
+
+// Len is the number of bytes in the body as it arrived.
+func (b *Body) Len() int64 { return b.size }
+
+// Free gives up the caller's hold on the body. The memory goes back once every reader is closed as well, because
+// net/http may still be writing a body when RoundTrip has returned. Calling it again does nothing.
+func (b *Body) Free() {
+	if b.freed.CompareAndSwap(false, true) {
+		b.release()
+	}
+}
+
+// hold takes a further reference, unless the memory is already gone.
+func (b *Body) hold() bool {
+	for {
+		n := b.refs.Load()
+		if n <= 0 {
+			return false
+		}
+		if b.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (b *Body) release() {
+	if b.refs.Add(-1) != 0 {
+		return
+	}
+	for i, s := range b.owned {
+		b.budget.put(s)
+		b.owned[i] = nil
+	}
+	clear(b.parts)
+	b.parts, b.owned = nil, nil
+	if b.parent != nil {
+		b.parent.release()
+	}
+}
+
+// Reader returns a new reader from the first byte. Each one must be closed, or the memory is never returned. Reading and
+// closing may happen on different goroutines at the same time; two goroutines must not read from one reader. After the
+// body is gone (freed, all readers closed) it returns a reader that is already closed.
+func (b *Body) Reader() io.ReadCloser {
+	r := &bodyReader{body: b}
+	if !b.hold() {
+		r.closed.Store(true)
+		return r
+	}
+	r.refs.Store(1)
+	return r
+}
+
+// bodyReader counts the operations under way beside its own hold on the body, so that Close never waits for a Read or
+// WriteTo that is stuck in a slow connection, and the memory still outlives it. A mutex would make Close wait.
+type bodyReader struct {
+	body   *Body
+	part   int
+	off    int
+	refs   atomic.Int32
+	closed atomic.Bool
+}
+
+func (r *bodyReader) enter() bool {
+	for {
+		n := r.refs.Load()
+		if n <= 0 || r.closed.Load() {
+			return false
+		}
+		if r.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (r *bodyReader) leave() {
+	if r.refs.Add(-1) == 0 {
+		r.body.release()
+	}
+}
+
+func (r *bodyReader) Read(p []byte) (int, error) {
+	if !r.enter() {
+		return 0, ErrClosed
+	}
+	defer r.leave()
+	n := 0
+	for n < len(p) && r.part < len(r.body.parts) {
+		m := copy(p[n:], r.body.parts[r.part][r.off:])
+		n += m
+		r.advance(m)
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (r *bodyReader) advance(n int) {
+	if r.off += n; r.off == len(r.body.parts[r.part]) {
+		r.part, r.off = r.part+1, 0
+	}
+}
+
+// WriteTo writes each segment in one call, so that a connection sees large writes.
+func (r *bodyReader) WriteTo(w io.Writer) (int64, error) {
+	if !r.enter() {
+		return 0, ErrClosed
+	}
+	defer r.leave()
+	var total int64
+	for r.part < len(r.body.parts) {
+		if r.closed.Load() {
+			return total, ErrClosed
+		}
+		rest := r.body.parts[r.part][r.off:]
+		n, err := w.Write(rest)
+		total += int64(n)
+		r.advance(n)
+		if err == nil && n < len(rest) {
+			err = io.ErrShortWrite
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func (r *bodyReader) Close() error {
+	if r.closed.CompareAndSwap(false, true) {
+		r.leave()
+	}
+	return nil
+}

@@ -1,0 +1,83 @@
+package openai
+
+import (
+	"bufio"
+	"compress/flate"
+	"compress/zlib"
+	"errors"
+	"io"
+	"strings"
+
+	"github.com/andybalholm/brotli"
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+)
+
+// maxWindow bounds the memory of a zstd or brotli decoder: what RFC 8878 asks every decoder to support.
+const maxWindow = 8 << 20
+
+// decoded returns what a body says, held for the caller (release it): the body itself where it is not encoded or empty
+// (H09), otherwise a new Body under the same limit and budget, so that a small body can't unpack without bound.
+func decoded(contentEncoding string, b *Body) (*Body, error) {
+	coding := strings.ToLower(strings.TrimSpace(contentEncoding))
+	if coding == "" || coding == "identity" || b.size == 0 {
+		if !b.hold() {
+			return nil, Internal.Errorf("the request body is gone")
+		}
+		return b, nil
+	}
+	src := b.Reader()
+	defer func() { _ = src.Close() }()
+	r, err := decoder(coding, src)
+	var e *Error
+	if errors.As(err, &e) {
+		return nil, err
+	}
+	var d *Body
+	if err == nil {
+		d, err = ReadBody(r, -1, b.limit, b.budget)
+		if c, ok := r.(io.Closer); ok {
+			_ = c.Close()
+		}
+	}
+	switch {
+	case err == nil:
+		return d, nil
+	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrBudget):
+		return nil, AsError(err)
+	}
+	return nil, InvalidRequest.Errorf("the request body is not valid %s", coding)
+}
+
+func decoder(coding string, r io.Reader) (io.Reader, error) {
+	switch coding {
+	case "gzip", "x-gzip":
+		return gzip.NewReader(r)
+	case "deflate":
+		return inflater(bufio.NewReader(r))
+	case "br":
+		return brotli.NewReader(r), nil
+	case "zstd":
+		d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow),
+			zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, err
+		}
+		return d.IOReadCloser(), nil
+	}
+	e := UnsupportedMedia.Errorf("Content-Encoding must be one of gzip, deflate, br, zstd or identity, and only one")
+	e.Param = "Content-Encoding"
+	return nil, e
+}
+
+// inflater reads deflate as the standard means it (zlib) and as some clients send it (without the two bytes of header).
+func inflater(r *bufio.Reader) (io.Reader, error) {
+	head, err := r.Peek(2)
+	if err != nil {
+		return nil, err
+	}
+	if head[0]&0x0f == 8 && (int(head[0])<<8|int(head[1]))%31 == 0 {
+		return zlib.NewReader(r)
+	}
+	return flate.NewReader(r), nil
+}

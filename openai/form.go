@@ -1,0 +1,74 @@
+package openai
+
+import (
+	"errors"
+	"io"
+	"mime/multipart"
+	"unicode/utf8"
+)
+
+// readForm walks over all parts of a form, so that the model is found wherever it stands (B24) and a body that ends early
+// or lacks its boundary is an error.
+func (r *Request) readForm(b *Body, boundary string) error {
+	src := b.Reader()
+	defer func() { _ = src.Close() }()
+	parts := multipart.NewReader(src, boundary)
+	found := false
+	for {
+		// Raw: form readers of engines don't undo a Content-Transfer-Encoding either.
+		part, err := parts.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return InvalidRequest.Errorf("the request body is not valid multipart/form-data")
+		}
+		found = true
+		if err := r.readPart(part); err != nil {
+			return err
+		}
+	}
+	if !found {
+		return InvalidRequest.Errorf("the request body holds no form part")
+	}
+	r.PromptBytes, r.MediaBytes = b.size, b.size
+	return nil
+}
+
+func (r *Request) readPart(part *multipart.Part) error {
+	name := part.FormName()
+	switch name {
+	case "model", "stream", "n":
+	default:
+		return nil
+	}
+	p, err := io.ReadAll(io.LimitReader(part, MaxModelBytes+1))
+	if err != nil {
+		return InvalidRequest.Errorf("the request body is not valid multipart/form-data")
+	}
+	switch name {
+	case "stream":
+		r.Stream = string(p) == "true" || string(p) == "True" || string(p) == "1"
+		return nil
+	case "n":
+		return nil
+	}
+	return r.formModel(part, p)
+}
+
+func (r *Request) formModel(part *multipart.Part, p []byte) error {
+	switch {
+	case part.FileName() != "":
+		return modelError("model must be a plain form field, not a file")
+	case len(p) == 0:
+		return modelError("model must not be empty")
+	case len(p) > MaxModelBytes:
+		return modelError("model must be at most %d bytes long", MaxModelBytes)
+	case !utf8.Valid(p) || hasControl(p):
+		return modelError("model must be UTF-8 text without control characters")
+	case r.Model != "" && r.Model != string(p):
+		return modelError("model is given twice with different values")
+	}
+	r.Model = string(p)
+	return nil
+}
