@@ -1,0 +1,77 @@
+# Everything needs Go and a C compiler (the race detector uses cgo); `make test`
+# also needs Python 3.11 or newer with its venv module. Nothing else is installed
+# by hand: tools come from go.mod, Python packages from e2e/requirements.txt.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+MAKEFLAGS += --no-builtin-rules
+GO ?= go
+FUZZTIME ?= 20s
+PACKAGES := ./...
+
+.DEFAULT_GOAL := help
+.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test bench bench-proxy fuzz needs-cc needs-python
+
+help: ## say what can be made
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## the gateway, as bin/sluice
+	$(GO) build -o bin/sluice ./cmd/sluice
+
+check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and architecture tests under the race detector
+
+vet:
+	$(GO) vet $(PACKAGES)
+	$(GO) vet -tags e2e ./e2e/
+
+format:
+	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
+	if [[ -n "$$unformatted" ]]; then echo "gofmt -w these files:" >&2; echo "$$unformatted" >&2; exit 1; fi
+
+staticcheck:
+	$(GO) tool staticcheck $(PACKAGES)
+	$(GO) tool staticcheck -tags e2e ./e2e/
+
+unit:
+	$(GO) test -race $(PACKAGES)
+
+fuzz-seeds: ## every fuzz target over its seeds and found inputs
+	$(GO) test -run '^Fuzz' $(PACKAGES)
+
+e2e: needs-cc needs-python ## the gateway between real llama.cpp servers and the real OpenAI client
+	$(GO) test -tags e2e -count 1 -timeout 10m -v ./e2e/
+
+test: ## everything that has to hold: check, the fuzz seeds, e2e
+	@echo "== check: vet, gofmt, staticcheck, unit and architecture tests"
+	@$(MAKE) --no-print-directory check
+	@echo "== fuzz seeds"
+	@$(MAKE) --no-print-directory fuzz-seeds
+	@echo "== e2e: real model servers behind the gateway, the OpenAI client before it"
+	@$(MAKE) --no-print-directory e2e
+	@echo "== all passed"
+
+bench: ## benchmarks of every room
+	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
+
+bench-proxy: ## the proxy beside the standard library's reverse proxy
+	$(GO) test -run '^$$' -bench Proxy -benchmem ./proxy/
+
+fuzz: ## look for new inputs, FUZZTIME=20s for each fuzz target
+	@for package in $$($(GO) list $(PACKAGES)); do \
+		for target in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz' || true); do \
+			echo "== $$target in $$package"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+		done; \
+	done
+
+needs-cc:
+	@cc=$$($(GO) env CC); command -v "$${cc%% *}" >/dev/null || \
+		{ echo "no C compiler \"$$cc\" found: the race detector needs cgo; install gcc or set CC" >&2; exit 1; }
+	@[[ "$$($(GO) env CGO_ENABLED)" == 1 ]] || \
+		{ echo "cgo is off and the race detector needs it: set CGO_ENABLED=1" >&2; exit 1; }
+
+# SLUICE_E2E_PYTHON names an interpreter that has the packages already.
+needs-python:
+	@[[ -n "$${SLUICE_E2E_PYTHON:-}" ]] || { command -v python3 >/dev/null && \
+		python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; } || \
+		{ echo "no Python 3.11 or newer with venv found as python3: install it (on Debian python3 and python3-venv)" >&2; exit 1; }

@@ -1,0 +1,105 @@
+//go:build e2e && unix
+
+package e2e
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// working returns an engine that has requests in flight.
+func working(t *testing.T, engines []*engine) *engine {
+	t.Helper()
+	var found *engine
+	eventually(t, "an engine to be at work", 20*time.Second, func() bool {
+		for _, e := range engines {
+			if r, ok := e.read(); ok && r["requests_processing"] > 0 {
+				found = e
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// serving returns the engine that the gateway named in an answer.
+func serving(t *testing.T, engines []*engine, address string) *engine {
+	t.Helper()
+	for _, e := range engines {
+		if e.address == address {
+			return e
+		}
+	}
+	t.Fatalf("got %q as the endpoint that served, want one of %s", address, addresses(engines))
+	return nil
+}
+
+// TestKilledEndpoint kills an engine under load, which also serves a long stream at
+// that moment. Only streams that had begun there may end early, and they say so. S21.
+func TestKilledEndpoint(t *testing.T) {
+	engines, g := neighbours(t, 4)
+	client := startClient(t, "load", g.url, "--requests", "200", "--concurrency", "12", "--tokens", "60")
+	client.waitEnds(nil, 30, time.Minute)
+	long := startClient(t, "stream", g.url, "--tokens", "6000")
+	begun := long.wait("the long stream to begin", time.Minute, func(all []event) bool { return len(all) >= 2 })
+	client.waitEnds(client.events(), 10, time.Minute)
+	victim := serving(t, engines, begun[1].Endpoint)
+	victim.signal(syscall.SIGKILL)
+
+	end := long.finish(time.Minute)[2]
+	if end.Outcome != "broken" {
+		t.Errorf("got a long stream that was %q after %d chunks (%s %s), want it broken by an error event", end.Outcome, end.Chunks, end.Error, end.Message)
+	}
+	all := client.finish(2 * time.Minute)
+	wantNoneLost(t, all)
+	got := tally(all)
+	t.Logf("killed %s under 200 requests: %+v, and the long stream after %d chunks", victim.name, got, end.Chunks)
+	if got.OK+got.Broken != 200 {
+		t.Errorf("got %+v, want 200 that ended well or with an error event", got)
+	}
+	if got.Broken > 12 {
+		t.Errorf("got %d broken streams, want at most the 12 that were in flight", got.Broken)
+	}
+	for _, e := range append(all, end) {
+		if e.Outcome == "broken" && (e.Error != "APIError" || e.Code != "upstream_error") {
+			t.Errorf("request %d: got %s with code %q (%s), want the error event APIError with code upstream_error", e.N, e.Error, e.Code, e.Message)
+		}
+	}
+}
+
+// TestFrozenEndpoint stops an engine as a hung driver would: it holds its
+// connections and says nothing. What has no byte yet moves elsewhere; the engine
+// gets traffic again when it wakes.
+func TestFrozenEndpoint(t *testing.T) {
+	engines, g := neighbours(t, 4)
+	client := startClient(t, "load", g.url, "--concurrency", "12", "--tokens", "40", "--timeout", "120")
+	client.waitEnds(nil, 30, time.Minute)
+	victim := working(t, engines)
+	victim.signal(syscall.SIGSTOP)
+	before := client.events()
+
+	during := client.waitEnds(before, 60, time.Minute)
+	waiting := unanswered(before)
+	client.wait("requests sent before the freeze to get a byte from another engine", time.Minute, func(all []event) bool {
+		open := unanswered(all)
+		return !slices.ContainsFunc(waiting, func(n int) bool { return slices.Contains(open, n) })
+	})
+	t.Logf("froze %s with %d requests that had no byte: %+v before, %+v while frozen", victim.name, len(waiting), tally(before), tally(during))
+
+	victim.signal(syscall.SIGCONT)
+	base := victim.mustRead(t).prompts()
+	// What it held when it was stopped is at most 12 prompts of some 30 tokens.
+	eventually(t, "the engine to get new requests after it woke", time.Minute, func() bool {
+		r, ok := victim.read()
+		return ok && r.prompts() > base+20*30
+	})
+	all := client.finish(time.Minute)
+	wantNoneLost(t, all)
+	t.Logf("woke %s: %+v in the end", victim.name, tally(all))
+	if got := tally(all); got.Broken > 12 {
+		t.Errorf("got %d broken streams, want at most the 12 that were in flight", got.Broken)
+	}
+}

@@ -1,0 +1,110 @@
+//go:build e2e && unix
+
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"regexp"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// gateway is one running `sluice serve`.
+type gateway struct {
+	*process
+	url   string // of the front door
+	admin string // of metrics and health
+}
+
+// served matches the two lines in which the command says where it listens.
+var served = regexp.MustCompile(`\b(serving|metrics) on (https?://[^\s"]+)`)
+
+// startGateway starts the gateway with further arguments and waits until it lists
+// the models. At the end of the test it is asked to stop, has to stop with code 0,
+// and may not have reported a data race.
+func startGateway(t *testing.T, models []string, args ...string) *gateway {
+	t.Helper()
+	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
+	g := &gateway{process: start(t, "gateway", os.Getenv(binaryVariable), args...)}
+	t.Cleanup(func() { g.stop(t) })
+	eventually(t, "the gateway to say where it listens", 30*time.Second, func() bool {
+		if !g.running() {
+			t.Fatalf("the gateway ended at its start:\n%s", g.tail(30))
+		}
+		g.findAddresses()
+		return g.url != "" && g.admin != ""
+	})
+	eventually(t, "the gateway to list the models", 30*time.Second, func() bool { return g.lists(models) })
+	return g
+}
+
+func (g *gateway) findAddresses() {
+	for _, line := range append(g.stdout.since(0), g.stderr.since(0)...) {
+		match := served.FindStringSubmatch(line)
+		switch {
+		case match == nil:
+		case match[1] == "serving":
+			g.url = match[2]
+		default:
+			g.admin = match[2]
+		}
+	}
+}
+
+// lists tells whether GET /v1/models names every one of the models.
+func (g *gateway) lists(models []string) bool {
+	client := http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get(g.url + "/v1/models")
+	if err != nil {
+		return false
+	}
+	defer answer.Body.Close()
+	var list struct {
+		Data []struct {
+			ID string `json:"id"`
+		} `json:"data"`
+	}
+	if json.NewDecoder(answer.Body).Decode(&list) != nil {
+		return false
+	}
+	for _, model := range models {
+		if !slices.ContainsFunc(list.Data, func(m struct {
+			ID string `json:"id"`
+		}) bool {
+			return m.ID == model
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// stop asks the gateway to end and checks how it did.
+func (g *gateway) stop(t *testing.T) {
+	if g.running() {
+		g.signal(syscall.SIGTERM)
+		tick := time.NewTimer(20 * time.Second)
+		defer tick.Stop()
+		select {
+		case <-g.exited:
+		case <-tick.C:
+			t.Errorf("got a gateway that runs on 20 s after SIGTERM with no request in flight, want its end")
+			g.signal(syscall.SIGKILL)
+			<-g.exited
+		}
+	}
+	if code := g.cmd.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("got exit code %d of the gateway, want 0", code)
+	}
+	if g.stderr.holding(0, "DATA RACE") {
+		t.Errorf("got a data race in the gateway, want none")
+	}
+	if t.Failed() {
+		t.Logf("the gateway's last lines:\n%s", g.tail(60))
+	}
+}

@@ -1,0 +1,62 @@
+//go:build e2e && unix
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The two parts that every test needs are made once by TestMain, which leaves
+// their paths in the environment. Whoever sets one of them beforehand has that
+// binary or interpreter tested instead.
+const (
+	binaryVariable = "SLUICE_E2E_BINARY"
+	pythonVariable = "SLUICE_E2E_PYTHON"
+)
+
+func TestMain(m *testing.M) {
+	folder, err := os.MkdirTemp("", "sluice-e2e-")
+	if err == nil {
+		err = errors.Join(provide(binaryVariable, func() (string, error) { return buildGateway(folder) }),
+			provide(pythonVariable, preparePython))
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+	} else {
+		code = m.Run()
+	}
+	os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// provide sets the variable to what build returns, unless it is set already.
+func provide(variable string, build func() (string, error)) error {
+	if os.Getenv(variable) != "" {
+		return nil
+	}
+	value, err := build()
+	if err != nil {
+		return err
+	}
+	return os.Setenv(variable, value)
+}
+
+// buildGateway builds the command with the race detector, so that every request
+// of these tests also looks for data races.
+func buildGateway(folder string) (string, error) {
+	binary := filepath.Join(folder, "sluice")
+	fmt.Fprintln(os.Stderr, "e2e: building ./cmd/sluice with the race detector")
+	build := exec.Command("go", "build", "-race", "-o", binary, "./cmd/sluice")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("cannot build ./cmd/sluice with -race (it needs cgo and a C compiler): %w\n%s", err, strings.TrimSpace(string(out)))
+	}
+	return binary, nil
+}

@@ -1,0 +1,46 @@
+//go:build e2e && unix
+
+package e2e
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSharedPrefixes holds conversations over six long preambles and lets the
+// engines count the prompt tokens they found in their caches: once with the
+// default profile, once with round robin on engines that start empty again. The
+// three engines have two slots each, so all preambles fit in the fleet and only a
+// third of them in any one engine.
+func TestSharedPrefixes(t *testing.T) {
+	measure := func(args ...string) (cached, prompts float64) {
+		engines, g := neighbours(t, 2, args...)
+		all := startClient(t, "prefix", g.url, "--words", "1280", "--tokens", "8", "--concurrency", "4",
+			"--preambles", "6", "--conversations", "2", "--turns", "3").finish(3 * time.Minute)
+		wantNoneLost(t, all)
+		first, ended := 0.0, 0
+		for _, e := range all {
+			if e.Event == "end" {
+				first, ended = first+e.Seconds, ended+1
+			}
+		}
+		if ended != 36 {
+			t.Errorf("got %d requests, want 36", ended)
+		}
+		for _, e := range engines {
+			r := e.mustRead(t)
+			t.Logf("%v: %s: %.0f prompt tokens, %.0f of them cached", args, e.name, r.prompts(), r["prompt_tokens_cached_total"])
+			cached, prompts = cached+r["prompt_tokens_cached_total"], prompts+r.prompts()
+			e.signal(9)
+		}
+		g.stop(t)
+		t.Logf("%v: %.0f of %.0f prompt tokens cached (%.0f %%), %.2f s a request", args, cached, prompts, 100*cached/prompts, first/float64(ended))
+		return cached, prompts
+	}
+	plain, all := measure("--profile", "round-robin")
+	chosen, _ := measure()
+	t.Logf("cached prompt tokens of %.0f: %.0f by default, %.0f with round robin: %.2f times as many", all, chosen, plain, chosen/plain)
+	if chosen < 1.3*plain {
+		t.Errorf("got %.0f cached prompt tokens by default and %.0f with round robin, want at least 1.3 times as many", chosen, plain)
+	}
+}
