@@ -1,0 +1,189 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+)
+
+// kinds are the documents that can be read, with the apiVersion of each.
+var kinds = []struct{ kind, apiVersion string }{
+	{v1alpha1.InferenceGatewayConfigKind, v1alpha1.InferenceGroup + "/" + v1alpha1.Version},
+	{v1alpha1.EndpointsKind, v1alpha1.GatewayGroup + "/" + v1alpha1.Version},
+}
+
+func knownKinds() string {
+	var s []string
+	for _, k := range kinds {
+		s = append(s, fmt.Sprintf("%s of %s", k.kind, k.apiVersion))
+	}
+	return "known kinds are " + strings.Join(s, " and ")
+}
+
+// chunk is the text of one document and the line of the file it begins on.
+type chunk struct {
+	text []byte
+	line int
+}
+
+// split cuts a stream at its document marks. A mark stays with the text after it,
+// because YAML allows content on its line.
+func split(docs []byte) []chunk {
+	docs = bytes.TrimPrefix(docs, []byte("\xef\xbb\xbf"))
+	var chunks []chunk
+	start, startLine, line := 0, 1, 1
+	for at := 0; at < len(docs); line++ {
+		next := len(docs)
+		if i := bytes.IndexByte(docs[at:], '\n'); i >= 0 {
+			next = at + i + 1
+		}
+		if at > start && marks(docs[at:next]) {
+			chunks = append(chunks, chunk{docs[start:at], startLine})
+			start, startLine = at, line
+		}
+		at = next
+	}
+	return append(chunks, chunk{docs[start:], startLine})
+}
+
+// marks says whether a line begins a document.
+func marks(line []byte) bool {
+	rest, found := bytes.CutPrefix(line, []byte("---"))
+	return found && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
+}
+
+// read turns a stream into documents, leaving out empty ones. A document that can't
+// be read has a fault and no tree.
+func read(docs []byte) []*document {
+	var list []*document
+	for _, c := range split(docs) {
+		d := &document{number: len(list) + 1}
+		root, empty := d.parse(c)
+		if empty {
+			continue
+		}
+		list = append(list, d)
+		if len(d.faults) > 0 && root == nil {
+			continue
+		}
+		tree, isObject := root.(map[string]any)
+		if !isObject {
+			d.say("must be an object with apiVersion, kind, metadata and spec, not %s", noun(root))
+			continue
+		}
+		d.tree = tree
+		d.identify()
+	}
+	return list
+}
+
+// parse reads YAML as the API server's clients do (version 1.1, through JSON), tells
+// of keys given twice and goes on with the last of them.
+func (d *document) parse(c chunk) (root any, empty bool) {
+	raw, err := yaml.YAMLToJSONStrict(c.text)
+	if err != nil {
+		var loose error
+		raw, loose = yaml.YAMLToJSON(c.text)
+		if loose != nil {
+			d.say("cannot be read as YAML: %s", shiftLines(loose.Error(), c.line-1))
+			return nil, false
+		}
+		for _, text := range duplicateKeys(err.Error(), c.line-1) {
+			d.say("strict decoding error: %s: keep one of them", text)
+		}
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	if err := dec.Decode(&root); err != nil && !errors.Is(err, io.EOF) {
+		d.say("cannot be read as JSON: %v", err)
+		return nil, false
+	}
+	return root, root == nil && len(d.faults) == 0
+}
+
+var yamlLine = regexp.MustCompile(`\bline (\d+)`)
+
+// shiftLines makes line numbers of a document into line numbers of the file.
+func shiftLines(text string, by int) string {
+	text = strings.TrimPrefix(text, "error converting YAML to JSON: ")
+	text = strings.ReplaceAll(strings.TrimPrefix(text, "yaml: "), "\n", " ")
+	return yamlLine.ReplaceAllStringFunc(text, func(m string) string {
+		n, err := strconv.Atoi(strings.TrimPrefix(m, "line "))
+		if err != nil {
+			return m
+		}
+		return "line " + strconv.Itoa(n+by)
+	})
+}
+
+// duplicateKeys takes the reader's list of repeated keys apart.
+func duplicateKeys(text string, by int) []string {
+	var list []string
+	for _, l := range strings.Split(text, "\n") {
+		if strings.Contains(l, "already set in map") {
+			list = append(list, shiftLines(strings.TrimSpace(l), by))
+		}
+	}
+	if list == nil {
+		list = []string{shiftLines(text, by)}
+	}
+	return list
+}
+
+// identify fills in kind and name, and tells of a kind or version that isn't known.
+func (d *document) identify() {
+	if m, isObject := d.tree["metadata"].(map[string]any); isObject {
+		d.name, _ = m["name"].(string)
+	}
+	kind, isString := d.tree["kind"].(string)
+	if !isString || kind == "" {
+		d.say("%s", field.Required(field.NewPath("kind"), knownKinds()))
+		return
+	}
+	d.kind = kind
+	for i := range d.faults {
+		d.faults[i].Kind, d.faults[i].Name = d.kind, d.name
+	}
+	for _, k := range kinds {
+		if k.kind != kind {
+			continue
+		}
+		path := field.NewPath("apiVersion")
+		switch v := d.tree["apiVersion"].(type) {
+		case nil:
+			d.addShape(field.Required(path, fmt.Sprintf("%s is read in %s", kind, k.apiVersion)))
+		case string:
+			if v != k.apiVersion {
+				d.addShape(field.Invalid(path, v, fmt.Sprintf("%s is read in %s", kind, k.apiVersion)))
+			}
+		}
+		return
+	}
+	d.say("%s", field.Invalid(field.NewPath("kind"), kind, knownKinds()))
+}
+
+// decode checks the form of a document against a type, takes out what does not fit
+// and fills in the rest, so that one fault doesn't hide the others.
+func decode[T any](d *document) *T {
+	out := new(T)
+	tree, _ := d.shape(d.tree, reflect.TypeFor[T](), nil)
+	raw, err := json.Marshal(tree)
+	if err == nil {
+		err = json.Unmarshal(raw, out)
+	}
+	if err != nil {
+		d.say("cannot be read as %s: %v", d.kind, err)
+	}
+	return out
+}

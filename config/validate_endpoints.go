@@ -1,0 +1,103 @@
+package config
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+)
+
+// validateEndpoints checks an Endpoints document on its own.
+func validateEndpoints(e *v1alpha1.Endpoints) field.ErrorList {
+	c := &checks{}
+	c.metadata(&e.ObjectMeta)
+	spec := field.NewPath("spec")
+	for k, v := range sorted(e.Spec.Labels) {
+		c.label(spec.Child("labels").Key(k), k, v)
+	}
+	if len(e.Spec.Endpoints) == 0 {
+		c.add(field.Required(spec.Child("endpoints"), "at least one address, such as [{address: 10.0.0.1:8000}]"))
+	}
+	for i := range e.Spec.Endpoints {
+		c.entry(spec.Child("endpoints").Index(i), &e.Spec.Endpoints[i])
+	}
+	return c.errs
+}
+
+func (c *checks) entry(path *field.Path, e *v1alpha1.EndpointEntry) {
+	if e.Address == "" {
+		c.add(field.Required(path.Child("address"), "HOST or HOST:PORT"))
+	} else if _, _, err := address(e.Address); err != nil {
+		c.add(field.Invalid(path.Child("address"), e.Address, err.Error()))
+	}
+	for k, v := range sorted(e.Labels) {
+		c.label(path.Child("labels").Key(k), k, v)
+	}
+	oneOf(c, path.Child("engine"), e.Engine, v1alpha1.EngineVLLM, v1alpha1.EngineSGLang, v1alpha1.EngineTGI,
+		v1alpha1.EngineLlamaCPP, v1alpha1.EngineTRTLLM, v1alpha1.EngineTriton, v1alpha1.EngineGeneric)
+	if m := e.Metrics; m != nil {
+		if m.Path != "" && m.Path[0] != '/' {
+			c.add(field.Invalid(path.Child("metrics", "path"), m.Path, "must begin with '/', such as /metrics"))
+		}
+		within(c, path.Child("metrics", "port"), m.Port, 1, 65535)
+	}
+	if t := e.TLS; t != nil && t.InsecureSkipVerify && t.CAFile != "" {
+		c.add(field.Invalid(path.Child("tls", "caFile"), t.CAFile, "has no effect when insecureSkipVerify is true: remove one of the two"))
+	}
+	if e.APIKey != nil {
+		c.apiKey(path.Child("apiKey"), e.APIKey)
+	}
+}
+
+var environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// apiKey never shows a value: the likeliest mistake is the key itself.
+func (c *checks) apiKey(path *field.Path, k *v1alpha1.APIKeySource) {
+	switch {
+	case k.Env == "" && k.File == "":
+		c.add(field.Required(path, v1alpha1.MessageAPIKeySource))
+	case k.Env != "" && k.File != "":
+		c.add(field.Invalid(path, field.OmitValueType{}, v1alpha1.MessageAPIKeySource))
+	}
+	if k.Env != "" && !environmentName.MatchString(k.Env) {
+		c.add(field.Invalid(path.Child("env"), field.OmitValueType{}, "must be the name of an environment variable, never the key itself"))
+	}
+}
+
+// twice finds addresses that stand in the documents more than once.
+func twice(docs []*document, lists []*v1alpha1.Endpoints) {
+	seen := map[string]string{}
+	for n, l := range lists {
+		for i := range l.Spec.Endpoints {
+			host, port, err := address(l.Spec.Endpoints[i].Address)
+			if err != nil {
+				continue
+			}
+			path := field.NewPath("spec", "endpoints").Index(i)
+			key := net.JoinHostPort(host, strconv.Itoa(port))
+			if first, taken := seen[key]; taken {
+				docs[n].add(field.Invalid(path.Child("address"), l.Spec.Endpoints[i].Address, fmt.Sprintf("must be unique: %s has the same address", first)))
+				continue
+			}
+			seen[key] = fmt.Sprintf("%s %s", docs[n].ref(), path)
+		}
+	}
+}
+
+// sorted goes over a map in the order of its keys, so that faults have one order.
+func sorted[V any](m map[string]V) iter.Seq2[string, V] {
+	return func(yield func(string, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
+}
