@@ -4,11 +4,15 @@ package route
 type Explanation struct {
 	Decision Decision
 	Profile  string
+	// Cost, Unit, TieRatio and TieSlack are the profile's.
+	Cost               bool
+	Unit               string
+	TieRatio, TieSlack float32
 	// Filters has a row per filter of the profile: which endpoints it dropped, and whether it was lifted.
 	Filters []FilterColumn
 	// Terms has a row per term of the profile.
 	Terms []TermColumn
-	// Kept tells the endpoints that no filter dropped; Totals is NaN-free for those.
+	// Kept tells the endpoints that no filter dropped; Totals is finite for those and means nothing for others.
 	Kept   []bool
 	Totals Column
 }
@@ -36,7 +40,7 @@ type TermColumn struct {
 
 // Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same Decision.
 func (p *Profile) Explain(v *View) Explanation {
-	e := &Explanation{Profile: p.Name}
+	e := &Explanation{Profile: p.Name, Cost: p.Cost, Unit: p.Unit, TieRatio: p.TieRatio, TieSlack: p.TieSlack}
 	for _, f := range p.Filters {
 		e.Filters = append(e.Filters, FilterColumn{Name: f.Name, Says: f.Says, Dropped: make([]bool, v.Snapshot.Len())})
 	}

@@ -20,7 +20,7 @@ const (
 // time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
 func Latency() *Profile {
 	return &Profile{
-		Name: profileLatency, Cost: true, TieRatio: .1, TieSlack: 2, Filters: Filters(),
+		Name: profileLatency, Cost: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: Filters(),
 		Terms: []Term{
 			{Name: "wait", Weight: 1, Score: waitMS},
 			{Name: "prefill", Weight: 1, Score: prefillMS},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // Record is one decision with everything it was made from: one line of JSON, what replay reads and what a bug report
@@ -17,7 +18,7 @@ type Record struct {
 	Pool string `json:"pool"`
 	// Profile names the profile, with its weights when it is a weights profile.
 	Profile string             `json:"profile"`
-	Weights map[string]float64 `json:"weights,omitempty"`
+	Weights map[string]float64 `json:"weights,omitzero"`
 	View    View               `json:"view"`
 	// Decision is what was decided then.
 	Decision Decision `json:"decision"`
@@ -50,6 +51,32 @@ func Named(name string, weights map[string]float64) (*Profile, error) {
 // ProfileNames lists the names that Named accepts.
 func ProfileNames() []string { return []string{profileLatency, profileWeights, profileRoundRobin} }
 
+// Weights returns what Named needs besides the name to make this profile again: the weights above 0 of a weights profile,
+// not nil even when there are none; nil for other profiles.
+func (p *Profile) Weights() map[string]float64 {
+	if p.Name != profileWeights {
+		return nil
+	}
+	weights := make(map[string]float64, len(p.Terms))
+	for _, t := range p.Terms {
+		w, err := strconv.ParseFloat(short(t.Weight), 64) // .1 rather than .10000000149011612
+		if err != nil {
+			w = float64(t.Weight)
+		}
+		weights[t.Name] = w
+	}
+	return weights
+}
+
+// Record keeps d, which p made of v, with all it was made from; the caller adds ID, Time and Pool. v is copied and may be
+// used again.
+func (p *Profile) Record(v *View, d Decision) Record {
+	return Record{Profile: p.Name, Weights: p.Weights(), View: v.Clone(), Decision: d}
+}
+
+// OwnProfile makes the profile that made the decision.
+func (r *Record) OwnProfile() (*Profile, error) { return Named(r.Profile, r.Weights) }
+
 // ReadRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line is an error and
 // never a panic later.
 func ReadRecord(line []byte) (*Record, error) {
@@ -59,6 +86,11 @@ func ReadRecord(line []byte) (*Record, error) {
 	}
 	if err := r.View.check(); err != nil {
 		return nil, fmt.Errorf("cannot use record %q: %w", r.ID, err)
+	}
+	for _, i := range append([]int32{r.Decision.Endpoint}, r.Decision.Fallbacks[:]...) {
+		if i < -1 || int(i) >= r.View.Snapshot.Len() {
+			return nil, fmt.Errorf("cannot use record %q: its decision names endpoint %d of %d", r.ID, i, r.View.Snapshot.Len())
+		}
 	}
 	s := r.View.Snapshot
 	s.Hashes = make([]uint64, s.Len())

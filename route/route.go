@@ -255,6 +255,8 @@ type Profile struct {
 	Terms   []Term
 	// Cost says that totals are costs and the least wins; otherwise the greatest does.
 	Cost bool
+	// Unit is what totals and values are in, for explanations; empty for scores.
+	Unit string
 	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as
 	// the best, and a rendezvous hash chooses among them.
 	TieRatio, TieSlack float32

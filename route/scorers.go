@@ -58,8 +58,7 @@ func Weights(weights map[string]float64) (*Profile, error) {
 		if ok && !(w >= 0 && w <= maxWeight) {
 			return nil, fmt.Errorf("cannot use weight %q: %v is not a number from 0 to %v", t.Name, w, maxWeight)
 		}
-		if w > 0 {
-			t.Weight = float32(w)
+		if t.Weight = float32(w); t.Weight > 0 {
 			p.Terms = append(p.Terms, t)
 			sum += t.Weight
 		}
@@ -81,7 +80,7 @@ func DefaultWeights() map[string]float64 {
 
 // RoundRobin makes the profile that takes the endpoints in turn, as a yardstick for the others.
 func RoundRobin() *Profile {
-	return &Profile{Name: profileRoundRobin, Cost: true, Filters: Filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
+	return &Profile{Name: profileRoundRobin, Cost: true, Unit: "places", Filters: Filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
 }
 
 // turn is relative: how many kept endpoints come before this one, counted from the one whose turn it is. It alone depends
@@ -199,24 +198,31 @@ func scoreLoRAAffinity(dst Column, v *View) {
 	}
 }
 
-// scoreLRU is relative: for a request that no candidate holds a block of, 1 for the endpoint that has gone longest without such
-// a request down to 0 for the latest; .5 for everyone else. It spreads cold prompts over all caches.
+// scoreLRU is relative: for a request that no candidate holds a block of, 1 for an endpoint that never had such a request, and of the
+// others 1 for the one that has gone longest without down to 0 for the latest; .5 for everyone else. It spreads cold prompts over
+// all caches. Never stands apart, since next to it all other times would look the same.
 func scoreLRU(dst Column, v *View) {
 	oldest, latest, held := v.coldSpan()
-	if held || !(latest > oldest) {
+	if held || latest < oldest {
 		for i := range dst {
 			dst[i] = .5
 		}
 		return
 	}
-	scale := 1 / (latest - oldest)
+	scale := 0.
+	if latest > oldest {
+		scale = 1 / (latest - oldest)
+	}
 	for i, cold := range v.LastCold {
 		dst[i] = float32((latest - cold) * scale)
+		if cold == 0 {
+			dst[i] = 1
+		}
 	}
 }
 
-// coldSpan returns when a request without a match was last sent to the candidates, at the earliest and at the latest, and
-// whether any candidate holds a block of this request.
+// coldSpan returns when a request without a match was last sent to those candidates that ever had one, at the earliest and at the
+// latest, and whether any candidate holds a block of this request.
 func (v *View) coldSpan() (oldest, latest float64, held bool) {
 	oldest, latest = math.Inf(1), math.Inf(-1)
 	for i, match := range v.Match {
@@ -225,7 +231,7 @@ func (v *View) coldSpan() (oldest, latest float64, held bool) {
 		}
 	}
 	for i, cold := range v.LastCold {
-		if !v.keep[i] {
+		if !v.keep[i] || cold == 0 {
 			continue
 		}
 		if cold < oldest {
