@@ -81,7 +81,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
 	}
 	l := p.reserve(now.Seconds(), r, d)
 	l.View = copied
-	l.Reason = "" // REASON
+	l.Reason = cfg.Profile.Reason(v, d)
 	return l, d
 }
 
