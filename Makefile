@@ -25,7 +25,7 @@ vet:
 	$(GO) vet -tags e2e ./e2e/
 
 format:
-	@unformatted=$$(git ls-files -co --exclude-standard '*.go' | xargs -r gofmt -l); \
+	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
 	if [[ -n "$$unformatted" ]]; then echo "gofmt -w these files:" >&2; echo "$$unformatted" >&2; exit 1; fi
 
 staticcheck:

@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"bufio"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -86,6 +88,29 @@ func TestCalls(t *testing.T) {
 	// S16: an engine's own refusal passes as it is, for a stream too.
 	refused("engine_refusal", "BadRequestError", 400, "400", "Expected 'messages' to be an array")
 	refused("engine_refusal_stream", "BadRequestError", 400, "400", "Expected 'messages' to be an array")
+	wantMetrics(t, g)
+}
+
+// wantMetrics fetches the gateway's own metrics and wants samples of its own, not
+// only those of the Go runtime.
+func wantMetrics(t *testing.T, g *gateway) {
+	t.Helper()
+	client := http.Client{Timeout: 10 * time.Second}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get(g.admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	own := 0
+	for scanner := bufio.NewScanner(answer.Body); scanner.Scan(); {
+		if strings.HasPrefix(scanner.Text(), "sluice_") {
+			own++
+		}
+	}
+	if answer.StatusCode != http.StatusOK || own == 0 {
+		t.Errorf("metrics: got status %d and %d samples named sluice_…, want 200 and some", answer.StatusCode, own)
+	}
 }
 
 // TestConcurrentCalls sends 32 requests at once, half of them streams.

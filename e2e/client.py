@@ -46,11 +46,13 @@ def user(text):
 def told(error):
     """What an exception of the client tells a program: its class, status, code, message."""
     body = getattr(error, "body", None)
+    response = getattr(error, "response", None)
     return {
         "error": type(error).__name__,
         "status": getattr(error, "status_code", None),
         "code": getattr(error, "code", None),
         "type": body.get("type") if isinstance(body, dict) else None,
+        "retry_after": response.headers.get("retry-after") if response is not None else None,
         "message": getattr(error, "message", None) or str(error) or repr(error.__cause__),
     }
 

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"net"
 	"slices"
 	"syscall"
 	"testing"
@@ -102,4 +103,37 @@ func TestFrozenEndpoint(t *testing.T) {
 	if got := tally(all); got.Broken > 12 {
 		t.Errorf("got %d broken streams, want at most the 12 that were in flight", got.Broken)
 	}
+}
+
+// TestNoEndpoint kills all engines, so that calls are refused with an error from the
+// gateway's table, and starts one again at its old address.
+func TestNoEndpoint(t *testing.T) {
+	engines, g := neighbours(t, 4)
+	for _, e := range engines {
+		e.signal(syscall.SIGKILL)
+		<-e.exited
+	}
+	all := startClient(t, "load", g.url, "--requests", "6", "--concurrency", "2").finish(time.Minute)
+	for _, e := range all {
+		switch {
+		case e.Event != "end":
+		case e.Status == 502 && e.Code == "upstream_error":
+		case e.Status == 503 && e.Code == "no_endpoint" && e.RetryAfter != "":
+		default:
+			t.Errorf("request %d: got %s %d %q with Retry-After %q (%s), want 502 upstream_error, or 503 no_endpoint with Retry-After", e.N, e.Error, e.Status, e.Code, e.RetryAfter, e.Message)
+		}
+	}
+	if got := tally(all); got.Failed != 6 {
+		t.Errorf("got %+v, want all 6 refused", got)
+	}
+
+	_, port, err := net.SplitHostPort(engines[0].address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startEngines(t, 1, 4, "--alias", chatModel, "--port", port)
+	client := startClient(t, "load", g.url, "--concurrency", "1")
+	client.waitEnds(nil, 5, time.Minute)
+	after := client.finish(time.Minute)
+	t.Logf("%d calls were refused and %d answered after an engine came back", tally(after).Failed, tally(after).OK)
 }

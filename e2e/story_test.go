@@ -35,6 +35,8 @@ type event struct {
 	Code    string `json:"code"`
 	Type    string `json:"type"`
 	Message string `json:"message"`
+
+	RetryAfter string `json:"retry_after"` // the header of a refusal
 }
 
 // story is a running client.py and what it has told.
