@@ -23,7 +23,7 @@ func files(t *testing.T, ending string) []string {
 	return list
 }
 
-func readFile(t *testing.T, path string) []byte {
+func readFile(t testing.TB, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {

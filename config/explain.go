@@ -183,9 +183,9 @@ func routing(x *Pool) []string {
 func timeLimit(x *Pool) string {
 	switch {
 	case x.RouteTimeout == nil:
-		return "no routeTimeout is set"
+		return "none is asked for"
 	case *x.RouteTimeout == 0:
-		return "none, because routeTimeout is 0"
+		return "lifted, because routeTimeout is 0"
 	}
 	return fmt.Sprintf("%v for a whole request", *x.RouteTimeout)
 }

@@ -1,0 +1,65 @@
+package v1alpha1
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestMarkersAgree holds the markers, which a custom resource definition is made
+// from, against the constants, which documents are checked by.
+func TestMarkersAgree(t *testing.T) {
+	var text string
+	for _, name := range []string{"inferencegatewayconfig.go", "endpoints.go"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += string(b)
+	}
+	n := func(v int64) string { return strconv.FormatInt(v, 10) }
+	for _, marker := range []string{
+		`message="` + MessageBBRRequired + `"`,
+		`message="` + MessageModelNameUnique + `"`,
+		`message="` + MessageWeightsOrConfigMap + `"`,
+		`message="` + MessageLRUNeedsLLMD + `"`,
+		`message="` + MessageAudiencesOrClaims + `"`,
+		`message="` + MessageAPIKeySource + `"`,
+		"Pattern=`" + RouteTimeoutPattern + "`",
+		"default=" + n(MaxRequestBodyBytes), "Maximum=" + n(MaxRequestBodyBytes),
+		"default=" + n(int64(DefaultReplicas)) + "\n\t// +kubebuilder:validation:Minimum=1\n\tReplicas",
+		"default=" + n(int64(DefaultTargetPort)),
+		"MaxItems=" + n(MaxSchedulers), "MaxItems=" + n(MaxAdapters), "MaxItems=" + n(MaxAudiences),
+		"MaxItems=" + n(MaxRequiredClaims), "MaxItems=" + n(MaxClaimValues),
+		"MaxLength=" + n(MaxSchedulerName), "MaxLength=" + n(MaxModelName), "items:MaxLength=" + n(MaxClaimValue),
+		"Maximum=" + n(int64(MaxLogLevel)),
+		"default=" + n(int64(DefaultQueueWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tQueue",
+		"default=" + n(int64(DefaultKVCacheWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tKVCache",
+		"default=" + n(int64(DefaultPrefixWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tPrefix",
+		`default="` + DefaultPickerConfigKey + `"`,
+	} {
+		if !strings.Contains(text, marker) {
+			t.Errorf("got no marker %q", marker)
+		}
+	}
+}
+
+// TestDefaultLeavesLatencyAlone: absent weights stay absent, an empty block is completed.
+func TestDefaultLeavesLatencyAlone(t *testing.T) {
+	c := InferenceGatewayConfig{Spec: InferenceGatewayConfigSpec{Schedulers: []Scheduler{{}, {Weights: &Weights{}}}}}
+	c.Default()
+	s := c.Spec.Schedulers
+	if s[0].Weights != nil {
+		t.Errorf("got weights %v, want none", s[0].Weights)
+	}
+	if w := s[1].Weights; *w.Queue != 2 || *w.KVCache != 2 || *w.Prefix != 3 || w.LRU != nil {
+		t.Errorf("got weights %d %d %d %v, want 2 2 3 and no lru", *w.Queue, *w.KVCache, *w.Prefix, w.LRU)
+	}
+	if *s[0].TargetPort != 8000 || s[0].AppProtocol != "http" || s[0].Scheduler != "llm-d" || s[0].EngineType != "vllm" || *s[0].Replicas != 2 {
+		t.Errorf("got %d %s %s %s %d", *s[0].TargetPort, s[0].AppProtocol, s[0].Scheduler, s[0].EngineType, *s[0].Replicas)
+	}
+	if *c.Spec.BBR.Replicas != 2 || *c.Spec.BBR.MaxRequestBodyBytes != 268435456 || c.Spec.BBR.Enabled != nil {
+		t.Errorf("got %d %d %v", *c.Spec.BBR.Replicas, *c.Spec.BBR.MaxRequestBodyBytes, c.Spec.BBR.Enabled)
+	}
+}
