@@ -24,8 +24,8 @@ type Summary struct {
 	NoEndpoint int
 	// Differ counts the records that go to another endpoint, or to none, or no longer to none.
 	Differ int
-	// Drifted counts the records that go to the same endpoint by a Decision that differs elsewhere: another total, other
-	// fallbacks. Under a record's own profile it is 0 unless the code has changed.
+	// Drifted counts, in a replay under the records' own profiles, those that go to the same endpoint by a Decision that differs
+	// elsewhere: another total, other fallbacks. It is 0 unless the code has changed.
 	Drifted int
 	// First describes the first few that differ.
 	First []Difference
@@ -79,7 +79,8 @@ func (s *Summary) decide(line []byte, p *Profile) error {
 	if err != nil {
 		return err
 	}
-	if p == nil {
+	own := p == nil
+	if own {
 		if p, err = record.OwnProfile(); err != nil {
 			return err
 		}
@@ -91,7 +92,7 @@ func (s *Summary) decide(line []byte, p *Profile) error {
 		s.NoEndpoint++
 	}
 	if is.Endpoint == was.Endpoint {
-		if is != was {
+		if own && is != was {
 			s.Drifted++
 		}
 		return nil
@@ -152,10 +153,14 @@ func (d *Difference) row() []string {
 		here = "-"
 	}
 	if d.WasKept {
-		here = fmt.Sprintf("%.3f%s", d.WasNow, d.Unit)
+		here = d.total(d.WasNow)
 	}
 	if d.Is != "" {
-		is, now = printable(d.Is), fmt.Sprintf("%.3f%s", d.IsNow, d.Unit)
+		is, now = printable(d.Is), d.total(d.IsNow)
 	}
 	return []string{printable(d.ID), was, is, recorded, here, now, ""}
+}
+
+func (d *Difference) total(x float32) string {
+	return strings.TrimRight(fmt.Sprintf("%.3f %s", x, d.Unit), " ")
 }

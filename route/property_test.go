@@ -1,0 +1,371 @@
+package route
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// views is how many random views each property is tried on.
+const views = 2000
+
+// wildView makes a View of a few endpoints with everything that can be odd about one: endpoints that may not serve, readings
+// that are stale, absent, or one of bad, and bookkeeping columns that are nil.
+func wildView(seed uint64, bad ...float32) *View {
+	r := rand.New(rand.NewPCG(seed, 2))
+	n := 1 + r.IntN(12)
+	v := randomView(n, seed)
+	s := v.Snapshot
+	if len(bad) > 0 {
+		for _, c := range []Column{s.Waiting, s.Running, s.KVUse, s.KVTokens} {
+			for i := range c {
+				if r.IntN(4) == 0 {
+					c[i] = bad[r.IntN(len(bad))]
+				}
+			}
+		}
+	}
+	for i := range n {
+		if r.IntN(8) == 0 {
+			s.States[i] = State(r.IntN(8))
+			s.Why[i] = "a reason\x1b[2J"
+		}
+		if r.IntN(3) == 0 {
+			s.ReadAt[i] = []float64{Never, 90}[r.IntN(2)]
+		}
+		v.Tried[i] = r.IntN(10) == 0
+		v.EjectedUntil[i] = []float64{0, 0, 101}[r.IntN(3)]
+		if r.IntN(10) == 0 {
+			v.Adapters[i] = AdapterMissing
+		}
+		if r.IntN(4) == 0 {
+			v.LastCold[i] = 0
+		}
+	}
+	for _, c := range []*Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match} {
+		if r.IntN(10) == 0 {
+			*c = nil
+		}
+	}
+	if r.IntN(10) == 0 {
+		v.HeadSince, v.LastCold, v.EjectedUntil, v.Adapters, v.Tried = nil, nil, nil, nil, nil
+	}
+	if r.IntN(2) == 0 {
+		v.Request.Affinity = 0
+	}
+	return v
+}
+
+var badReadings = []float32{nan(), float32(math.Inf(1)), float32(math.Inf(-1)), -1, 37, math.MaxFloat32, -math.MaxFloat32, 1e29}
+
+func profiles() []*Profile { return []*Profile{Latency(), allScorers(), RoundRobin()} }
+
+func names(v *View, d Decision) []string {
+	var names []string
+	for _, i := range append([]int32{d.Endpoint}, d.Fallbacks[:]...) {
+		if i >= 0 {
+			names = append(names, v.Snapshot.Names[i])
+		}
+	}
+	return names
+}
+
+// Z08, M19: whatever was scraped, totals are finite, the same View gives the same Decision, and Explain gives it too.
+func TestTotalsAreFinite(t *testing.T) {
+	for seed := range uint64(views) {
+		v := wildView(seed, badReadings...)
+		for _, p := range profiles() {
+			d := p.Decide(v)
+			e := p.Explain(v)
+			if e.Decision != d {
+				t.Fatalf("seed %d, %s: Explain decides %+v, Decide %+v", seed, p.Name, e.Decision, d)
+			}
+			for i, kept := range e.Kept {
+				if total := float64(e.Totals[i]); kept && (math.IsNaN(total) || math.IsInf(total, 0)) {
+					t.Fatalf("seed %d, %s: total of row %d is %v", seed, p.Name, i, total)
+				}
+			}
+			if (d.Verdict == Send) != slices.Contains(e.Kept, true) || d.Endpoint >= 0 && !e.Kept[d.Endpoint] {
+				t.Fatalf("seed %d, %s: got %+v of kept %v", seed, p.Name, d, e.Kept)
+			}
+		}
+	}
+}
+
+// Z08: an endpoint with an impossible reading is, by that reading, neither better than the best nor worse than the worst of
+// those that are read well.
+func TestImpossibleReadingIsNeitherBestNorWorst(t *testing.T) {
+	for _, bad := range badReadings[:7] {
+		for _, scorer := range []string{ScorerKVCache, ScorerQueue, ScorerRunningRequests} {
+			p, err := Weights(map[string]float64{scorer: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := randomView(9, 3)
+			v.SentSince, v.InFlight = nil, make(Column, 9)
+			if scorer == ScorerKVCache {
+				v.Snapshot.KVUse[4] = bad
+			}
+			if bad != 37 && scorer == ScorerQueue {
+				v.Snapshot.Waiting[4] = bad
+			}
+			e := p.Explain(v)
+			others := append(slices.Clone(e.Totals[:4]), e.Totals[5:]...)
+			if got := e.Totals[4]; got > slices.Max(others) || got < slices.Min(others) {
+				t.Errorf("%s of an endpoint that says %v: got %v, want it among %v", scorer, bad, got, others)
+			}
+		}
+	}
+}
+
+// The order of rows decides nothing, except whose turn it is in round robin.
+func TestRowOrderDecidesNothing(t *testing.T) {
+	for seed := range uint64(views) {
+		v := wildView(seed, badReadings...)
+		w := permuted(v, seed)
+		for _, p := range []*Profile{Latency(), allScorers()} {
+			got, want := names(w, p.Decide(w)), names(v, p.Decide(v))
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("seed %d, %s: rows in another order (-want +got):\n%s", seed, p.Name, diff)
+			}
+		}
+	}
+}
+
+// permuted copies v with its rows in another order.
+func permuted(v *View, seed uint64) *View {
+	order := rand.New(rand.NewPCG(seed, 3)).Perm(v.Snapshot.Len())
+	w := v.Clone()
+	s := *v.Snapshot
+	w.Snapshot = &s
+	s.Names, s.Hashes, s.States, s.Why = reorder(s.Names, order), reorder(s.Hashes, order), reorder(s.States, order), reorder(s.Why, order)
+	s.Kinds, s.ReadAt = reorder(s.Kinds, order), reorder(s.ReadAt, order)
+	for _, c := range []*Column{&s.Waiting, &s.Running, &s.KVUse, &s.KVTokens,
+		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Head, &w.Held, &w.SentSince, &w.Match} {
+		*c = reorder(*c, order)
+	}
+	for _, c := range []*[]float64{&w.HeadSince, &w.LastCold, &w.EjectedUntil} {
+		*c = reorder(*c, order)
+	}
+	w.Adapters, w.Tried = reorder(w.Adapters, order), reorder(w.Tried, order)
+	return &w
+}
+
+func reorder[S ~[]E, E any](column S, order []int) S {
+	if column == nil {
+		return nil
+	}
+	out := make(S, len(column))
+	for to, from := range order {
+		out[to] = column[from]
+	}
+	return out
+}
+
+func TestDoubledWeightsDecideTheSame(t *testing.T) {
+	for seed := range uint64(views) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		once, twice := map[string]float64{}, map[string]float64{}
+		for _, name := range ScorerNames() {
+			once[name] = float64(float32(r.IntN(4)) * r.Float32())
+			twice[name] = 2 * once[name]
+		}
+		p, err := Weights(once)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := Weights(twice)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := wildView(seed, badReadings...)
+		want, got := p.Decide(v), q.Decide(v)
+		want.Total *= 2
+		if got != want {
+			t.Fatalf("seed %d: weights %v give %+v, twice those %+v", seed, once, want, got)
+		}
+	}
+}
+
+// A better reading of one endpoint never makes its own total worse. Others' totals do change in relative scorers (queue,
+// runningRequests, predictedLatency), and may change places among themselves. One exception is meant: fewer running requests
+// free a full KV cache more slowly, so Running is left out where kvWait counts.
+func TestBetterReadingNeverHurts(t *testing.T) {
+	better := map[string]func(v *View, i int){
+		"waiting": func(v *View, i int) { v.Snapshot.Waiting[i] *= .7 },
+		"running": func(v *View, i int) { v.Snapshot.Running[i] *= .7 },
+		"kvUse":   func(v *View, i int) { v.Snapshot.KVUse[i] *= .7 },
+		"backlog": func(v *View, i int) { v.Backlog[i] *= .7 },
+		"held":    func(v *View, i int) { v.Held[i] *= .7 },
+		"match":   func(v *View, i int) { v.Match[i] = min(v.Match[i]+3, float32(v.Request.Blocks)) },
+		"adapter": func(v *View, i int) { v.Adapters[i] = AdapterResident },
+	}
+	weights := allScorers().Weights()
+	delete(weights, ScorerLRU) // a match anywhere switches it off: it is about cold requests only
+	all, err := Weights(weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(weights, ScorerPredictedLatency)
+	noKVWait, err := Weights(weights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seed := range uint64(views / 4) {
+		for what, improve := range better {
+			for _, p := range []*Profile{Latency(), all, noKVWait} {
+				if what == "running" && p != noKVWait {
+					continue
+				}
+				v := randomView(6, seed)
+				for i := range v.Snapshot.Names {
+					v.Snapshot.KVTokens[i] /= 4 // so that kvWait has a say
+				}
+				i := int(seed % 6)
+				before := p.Explain(v).Totals[i]
+				improve(v, i)
+				after := p.Explain(v).Totals[i]
+				if rounding := 1e-5 * max(before, -before); p.sign()*after > p.sign()*before+rounding {
+					t.Fatalf("seed %d, %s: better %s changes the total from %v to %v", seed, p.Name, what, before, after)
+				}
+			}
+		}
+	}
+}
+
+// A record gives back every column, NaN included, and replays to the identical Decision under its own profile, even where
+// infinite readings became unknown on the way.
+func TestRecordsRoundTrip(t *testing.T) {
+	for seed := range uint64(views / 4) {
+		for _, bad := range [][]float32{{nan()}, badReadings} {
+			v := wildView(seed, bad...)
+			for _, p := range append(profiles(), randomWeights(seed)) {
+				d := p.Decide(v)
+				record := p.Record(v, d)
+				line, err := json.Marshal(record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				back, err := ReadRecord(line)
+				if err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+				if diff := cmp.Diff(&record, back, cmpopts.EquateNaNs(), cmpopts.IgnoreUnexported(View{})); len(bad) == 1 && diff != "" {
+					t.Fatalf("seed %d (-written +read):\n%s", seed, diff)
+				}
+				own, err := back.OwnProfile()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := own.Decide(&back.View); got != d {
+					t.Fatalf("seed %d, %s: replay gives %+v, want %+v", seed, p.Name, got, d)
+				}
+			}
+		}
+	}
+}
+
+// randomWeights makes a weights profile with fractions, and now and then one without any term.
+func randomWeights(seed uint64) *Profile {
+	r := rand.New(rand.NewPCG(seed, 5))
+	weights := map[string]float64{}
+	if seed%10 != 0 {
+		for _, name := range ScorerNames() {
+			weights[name] = r.Float64() * 3
+		}
+	}
+	p, err := Weights(weights)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+func TestReplay(t *testing.T) {
+	var file bytes.Buffer
+	for seed := range uint64(20) {
+		v := randomView(4, seed)
+		p := Latency()
+		record := p.Record(v, p.Decide(v))
+		record.ID = fmt.Sprintf("request-%d", seed)
+		line, err := json.Marshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file.Write(append(line, '\n'))
+	}
+	file.WriteString("{\"id\":\"cut off")
+	own, err := Replay(bytes.NewReader(file.Bytes()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if own.Records != 20 || own.Differ != 0 || own.Drifted != 0 || own.Unreadable != 1 {
+		t.Errorf("under their own profiles: got %+v, want 20 records, none that differs, 1 unreadable", own)
+	}
+	other, err := Replay(bytes.NewReader(file.Bytes()), RoundRobin())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other.Records != 20 || other.Differ <= maxDifferences || other.Drifted != 0 || len(other.First) != maxDifferences {
+		t.Errorf("under round-robin: got %+v, want more of 20 to differ than are described", other)
+	}
+	var text strings.Builder
+	if err := other.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"20 records decided again under profile round-robin", "1 lines skipped; the first: cannot replay line 21", "and "} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("got text\n%s\nwant %q in it", text.String(), want)
+		}
+	}
+}
+
+// A damaged record is an error, and what is read can be decided and explained under every profile.
+func FuzzReadRecord(f *testing.F) {
+	for seed := range uint64(6) {
+		v := wildView(seed, badReadings...)
+		for _, p := range profiles() {
+			line, err := json.Marshal(p.Record(v, p.Decide(v)))
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(line)
+		}
+	}
+	f.Add([]byte(`{"view":{"snapshot":{"names":[],"states":[]}},"decision":{"endpoint":-1,"fallbacks":[-1,-1]}}`))
+	f.Add([]byte(`{"view":{"snapshot":{"names":["a"],"kinds":[7]}}}`))
+	f.Add([]byte(`{"decision":{"endpoint":9}}`))
+	f.Fuzz(func(t *testing.T, line []byte) {
+		r, err := ReadRecord(line)
+		if err != nil {
+			return
+		}
+		for _, p := range profiles() {
+			d := p.Decide(&r.View)
+			e := p.Explain(&r.View)
+			if e.Decision != d {
+				t.Fatalf("Explain decides %+v, Decide %+v", e.Decision, d)
+			}
+			if err := e.WriteText(&strings.Builder{}, &r.View); err != nil {
+				t.Fatal(err)
+			}
+			p.Reason(&r.View, d)
+			for i, kept := range e.Kept {
+				if total := float64(e.Totals[i]); kept && (math.IsNaN(total) || math.IsInf(total, 0)) {
+					t.Fatalf("%s: total of row %d is %v", p.Name, i, total)
+				}
+			}
+		}
+		if _, err := Replay(bytes.NewReader(line), nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
