@@ -4,15 +4,17 @@ import (
 	"errors"
 	"io"
 	"mime/multipart"
+	"slices"
+	"strconv"
 	"unicode/utf8"
 )
 
 // readForm walks over all parts of a form, so that the model is found wherever it stands (B24) and a body that ends early
 // or lacks its boundary is an error.
-func (r *Request) readForm(b *Body, boundary string) error {
+func (r *Request) readForm(b *Body) error {
 	src := b.Reader()
 	defer func() { _ = src.Close() }()
-	parts := multipart.NewReader(src, boundary)
+	parts := multipart.NewReader(src, r.boundary)
 	found := false
 	for {
 		// Raw: form readers of engines don't undo a Content-Transfer-Encoding either.
@@ -48,9 +50,12 @@ func (r *Request) readPart(part *multipart.Part) error {
 	}
 	switch name {
 	case "stream":
-		r.Stream = string(p) == "true" || string(p) == "True" || string(p) == "1"
+		r.Stream = slices.Contains([]string{"true", "True", "TRUE", "1", "on", "yes"}, string(p))
 		return nil
 	case "n":
+		if n, err := strconv.ParseUint(string(p), 10, 31); err == nil {
+			r.N = max(int(n), 1)
+		}
 		return nil
 	}
 	return r.formModel(part, p)
@@ -70,5 +75,6 @@ func (r *Request) formModel(part *multipart.Part, p []byte) error {
 		return modelError("model is given twice with different values")
 	}
 	r.Model = string(p)
+	r.count++
 	return nil
 }

@@ -38,8 +38,9 @@ type Request struct {
 	// Form is true for a multipart body, Encoded for one that was decoded to be read; both are forwarded as they came.
 	Form, Encoded bool
 
-	models [maxModels]span // each model value with its quotes, in the decoded body
-	count  int
+	models   [maxModels]span // each model value with its quotes, in the decoded body
+	count    int             // how often the model is given
+	boundary string          // of a form
 }
 
 // A Scratch holds the working memory of Read and Blocks between requests. The zero Scratch is ready; one request at a
@@ -220,9 +221,11 @@ func Read(contentType, contentEncoding string, b *Body, s *Scratch) (Request, er
 		if err != nil || params["boundary"] == "" {
 			return Request{}, InvalidRequest.Errorf("the Content-Type names no usable multipart boundary")
 		}
-		r.Form = true
-		err = r.readForm(source, params["boundary"])
-		return r, err
+		r.Form, r.boundary = true, params["boundary"]
+		if err := r.readForm(source); err != nil {
+			return Request{}, err
+		}
+		return r, nil
 	}
 	if err := r.readJSON(s); err != nil {
 		return Request{}, err

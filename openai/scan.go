@@ -259,8 +259,51 @@ func (s *scanner) literal(word string) bool {
 	return true
 }
 
-// number follows the grammar of JSON; its size is of no interest (Z04).
+// number follows the grammar of JSON; its size is of no interest (Z04). Whole numbers without a sign, which is what lists
+// of token ids hold, are passed over in one short loop.
 func (s *scanner) number() bool {
+	i := wholeNumber(s.p, s.i)
+	if i < 0 {
+		return s.anyNumber()
+	}
+	if s.depth > 0 && !s.inObject() {
+		i = moreNumbers(s.p, i)
+	}
+	s.i = i
+	return true
+}
+
+// wholeNumber returns the index after a whole number above 0 at p[i], or -1 where there is another kind of number, or none,
+// or where p ends with it and it may go on.
+func wholeNumber(p []byte, i int) int {
+	if i >= len(p) || p[i]-'1' >= 9 {
+		return -1
+	}
+	for i < len(p) && p[i]-'0' <= 9 {
+		i++
+	}
+	if i == len(p) || p[i] == '.' || p[i]|0x20 == 'e' {
+		return -1
+	}
+	return i
+}
+
+// moreNumbers passes over the whole numbers that follow one in a list.
+func moreNumbers(p []byte, i int) int {
+	for i+1 < len(p) && p[i] == ',' {
+		next := i + 1
+		if p[next] == ' ' {
+			next++
+		}
+		if next = wholeNumber(p, next); next < 0 {
+			break
+		}
+		i = next
+	}
+	return i
+}
+
+func (s *scanner) anyNumber() bool {
 	if s.p[s.i] == '-' {
 		s.i++
 	}
@@ -291,11 +334,12 @@ func (s *scanner) number() bool {
 func (s *scanner) digits() bool {
 	n := 0
 	for s.more() {
-		for s.i < len(s.p) && s.p[s.i]-'0' <= 9 {
-			s.i++
-			n++
+		p, i := s.p, s.i
+		for i < len(p) && p[i]-'0' <= 9 {
+			i++
 		}
-		if s.i < len(s.p) {
+		n += i - s.i
+		if s.i = i; i < len(p) {
 			break
 		}
 	}
@@ -308,24 +352,24 @@ const longText = 1024
 // text passes over a string value, the scanner standing before its quote, and counts it as media where it is some.
 func (s *scanner) text() bool {
 	s.i++
-	start, part := s.offset(), s.next
+	start := s.offset()
 	if !s.str() {
 		return false
 	}
 	if n := s.offset() - 1 - start; n >= longText {
-		s.countMedia(start, n, part)
+		s.countMedia(start, n)
 	}
 	return true
 }
 
 // countMedia knows two forms, both exact: a data URL (image_url, file_data), and the field named data (input_audio, and
 // the source of an image or document in the messages API), which holds bare base64.
-func (s *scanner) countMedia(start, n int64, part int) {
-	if s.key.len() == 4 && string(appendSpan(nil, s.parts, s.key, 4)) == "data" {
+func (s *scanner) countMedia(start, n int64) {
+	var head [64]byte
+	if s.depth > 0 && s.inObject() && s.key.len() == 4 && string(appendSpan(head[:0], s.parts, s.key, 4)) == "data" {
 		s.media += n
 		return
 	}
-	var head [64]byte
 	p := appendSpan(head[:0], s.parts, span{start, start + int64(len(head))}, len(head))
 	if len(p) < 5 || string(p[:5]) != "data:" {
 		return
@@ -342,14 +386,20 @@ func (s *scanner) countMedia(start, n int64, part int) {
 func (s *scanner) str() bool {
 	s.escaped = false
 	for {
-		s.i = plain(s.p, s.i)
-		if s.i == len(s.p) {
+		p, i := s.p, plain(s.p, s.i)
+		for i+1 < len(p) && p[i] == '\\' && simpleEscape(p[i+1]) {
+			s.escaped = true
+			if i += 2; i < len(p) && p[i] != '\\' {
+				i = plain(p, i)
+			}
+		}
+		if s.i = i; i == len(p) {
 			if !s.fill() {
 				return s.fail("a string is not closed")
 			}
 			continue
 		}
-		switch c := s.p[s.i]; {
+		switch c := p[i]; {
 		case c == '"':
 			s.i++
 			return true
@@ -375,21 +425,31 @@ func (s *scanner) escape() bool {
 	if !s.more() {
 		return s.fail("an escape is not finished")
 	}
-	switch s.p[s.i] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+	if simpleEscape(s.p[s.i]) {
 		s.i++
-		return true
-	case 'u':
-		s.i++
-		for range 4 {
-			if !s.more() || hexDigit(s.p[s.i]) < 0 {
-				return s.fail(`four hex digits after \u are missing`)
-			}
-			s.i++
-		}
 		return true
 	}
-	return s.fail("an unknown escape in a string")
+	if s.p[s.i] != 'u' {
+		return s.fail("an unknown escape in a string")
+	}
+	s.i++
+	for range 4 {
+		if !s.more() || hexDigit(s.p[s.i]) < 0 {
+			return s.fail(`four hex digits after \u are missing`)
+		}
+		s.i++
+	}
+	return true
+}
+
+// simpleEscape tells whether c may follow a backslash on its own: one of "/\bfnrt, as bits from '"' on.
+func simpleEscape(c byte) bool {
+	const low = 1<<('"'-'"') | 1<<('/'-'"') | 1<<('\\'-'"')
+	const high = 1<<('b'-'b') | 1<<('f'-'b') | 1<<('n'-'b') | 1<<('r'-'b') | 1<<('t'-'b')
+	if c >= 'b' {
+		return high>>(c-'b')&1 != 0
+	}
+	return uint64(low)>>(c-'"')&1 != 0
 }
 
 func hexDigit(c byte) int {
@@ -414,8 +474,15 @@ func special(x uint64) uint64 {
 }
 
 // plain returns the index of the first byte of p, from i on, that is not plain text, or len(p). It looks at 32 bytes at a
-// time; bytes.IndexByte for the quote and again for each other kind reads everything four times.
+// time; bytes.IndexByte for the quote and again for each other kind reads everything four times. The first eight come
+// first on their own: where there are escapes there are many.
 func plain(p []byte, i int) int {
+	if i+8 <= len(p) {
+		if a := special(binary.LittleEndian.Uint64(p[i:])); a != 0 {
+			return i + bits.TrailingZeros64(a)>>3
+		}
+		i += 8
+	}
 	for ; i+32 <= len(p); i += 32 {
 		q := p[i : i+32 : i+32]
 		a := special(binary.LittleEndian.Uint64(q))
@@ -448,15 +515,10 @@ func plain(p []byte, i int) int {
 	return i
 }
 
-// runes passes over a run of characters above ASCII and checks their UTF-8. The common case of most scripts, three bytes
-// whose second needs no closer look, is one comparison.
+// runes passes over a run of characters above ASCII and checks their UTF-8.
 func (s *scanner) runes() bool {
-	p, i := s.p, s.i
+	p, i := s.p, threeBytes(s.p, s.i)
 	for i < len(p) && p[i] >= utf8.RuneSelf {
-		if i+4 <= len(p) && p[i] != 0xe0 && p[i] != 0xed && binary.LittleEndian.Uint32(p[i:])&0xc0c0f0 == 0x8080e0 {
-			i += 3
-			continue
-		}
 		if !utf8.FullRune(p[i:]) {
 			s.i = i
 			return s.splitRune()
@@ -466,28 +528,43 @@ func (s *scanner) runes() bool {
 			s.i = i
 			return s.fail("invalid UTF-8")
 		}
-		i += n
+		i = threeBytes(p, i+n)
 	}
 	s.i = i
 	return true
 }
 
-// splitRune passes over one character that goes on in the next part.
+// threeBytes passes over characters of three bytes, which most scripts outside Europe use, two at a time. Those that
+// start with 0xe0 or 0xed need a closer look at their second byte and are left to utf8.DecodeRune.
+func threeBytes(p []byte, i int) int {
+	const mask, want = 0xc0c0f0, 0x8080e0
+	for ; i+8 <= len(p); i += 6 {
+		x := binary.LittleEndian.Uint64(p[i:])
+		a, b := byte(x), byte(x>>24)
+		if x&(mask|mask<<24) != want|want<<24 || a == 0xe0 || a == 0xed || b == 0xe0 || b == 0xed {
+			break
+		}
+	}
+	return i
+}
+
+// splitRune passes over one character that goes on in the next part. A fault is reported at its first byte.
 func (s *scanner) splitRune() bool {
 	var c [utf8.UTFMax]byte
-	n := 0
-	for !utf8.FullRune(c[:n]) {
+	start, first := s.offset(), s.p[s.i]
+	for n := 0; !utf8.FullRune(c[:n]); n++ {
 		if !s.more() {
-			return s.fail("invalid UTF-8")
+			break
 		}
 		c[n] = s.p[s.i]
-		n++
-		if r, m := utf8.DecodeRune(c[:n]); utf8.FullRune(c[:n]) && r == utf8.RuneError && m == 1 {
-			return s.fail("invalid UTF-8")
-		}
 		s.i++
 	}
-	return true
+	_, size := utf8.DecodeRune(c[:])
+	if size > 1 {
+		return true
+	}
+	s.at, s.what, s.odd = start, "invalid UTF-8", first
+	return false
 }
 
 // appendSpan appends up to limit bytes of a span to dst.

@@ -1,6 +1,10 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+)
 
 const (
 	maxLine  = 1 << 20  // a longer line of a stream is passed over
@@ -177,6 +181,7 @@ func (u *UsageReader) event(p []byte) {
 		}
 		return c.skip()
 	})
+	u.end()
 }
 
 func (u *UsageReader) inner() bool {
@@ -197,6 +202,11 @@ func (u *UsageReader) begin(p []byte) *scanner {
 	u.scan.start(u.parts[:], u.stack[:])
 	u.scan.levels = 64 * len(u.stack)
 	return &u.scan
+}
+
+// end lets go of the bytes that were read: they belong to the caller of Write.
+func (u *UsageReader) end() {
+	u.parts[0], u.scan.p = nil, nil
 }
 
 func (u *UsageReader) text(sp span) []byte { return u.parts[0][sp.start:sp.end] }
@@ -279,11 +289,12 @@ func (u *UsageReader) json(p []byte) {
 			i = s.text(p, i)
 			continue
 		}
-		c := p[i]
-		if c < '[' && c != '"' && (s.depth > 1 || c != ',' && c != ':') {
-			continue
+		if s.depth > 1 {
+			if i = structure(p, i); i == len(p) {
+				break
+			}
 		}
-		switch c {
+		switch c := p[i]; c {
 		case '"':
 			s.inText, s.named = true, 0
 		case '{', '[':
@@ -307,12 +318,28 @@ func (u *UsageReader) json(p []byte) {
 	}
 }
 
+// structure returns the index of the first byte of p, from i on, that may open or close a string, a list or an object, or
+// len(p). It passes over the numbers of embeddings eight bytes at a time.
+func structure(p []byte, i int) int {
+	for ; i+8 <= len(p); i += 8 {
+		x := binary.LittleEndian.Uint64(p[i:])
+		if m := ((x + (0x80-'[')*ones) | ((x ^ '"'*ones) - ones) | x) & highs; m != 0 {
+			return i + bits.TrailingZeros64(m)>>3
+		}
+	}
+	for i < len(p) && p[i] < '[' && p[i] != '"' {
+		i++
+	}
+	return i
+}
+
 func (u *UsageReader) endCapture(p []byte) {
 	u.plain.capture = false
 	u.hold(p, maxUsage)
 	if !u.over {
 		u.begin(u.held)
-		u.usage()
+		_ = u.usage()
+		u.end()
 	}
 	u.held, u.over = u.held[:0], false
 }

@@ -1,0 +1,139 @@
+package openai
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func blocksOf(t *testing.T, body, salt string) []uint64 {
+	t.Helper()
+	var s Scratch
+	r, err := Read("", "", BodyOf([]byte(body)), &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(s.Blocks(r.Model, salt))
+}
+
+func shared(a, b []uint64) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return n
+}
+
+func TestBlocksGrowWithTheConversation(t *testing.T) {
+	text := strings.Repeat("words of a turn ", 100)
+	turn := func(n int) string {
+		var list []string
+		for i := range n {
+			list = append(list, fmt.Sprintf(`{"role":"user","content":"%d %s"}`, i, text))
+		}
+		return `{"model":"m","messages":[` + strings.Join(list, ",") + `]}`
+	}
+	one, two := blocksOf(t, turn(1), ""), blocksOf(t, turn(2), "")
+	if got := shared(one, two); got != len(one)-1 {
+		t.Errorf("second turn shares %d blocks of the first's %d, want all but the trailing one", got, len(one))
+	}
+	// The tag of the field is one byte.
+	if want := (len(turn(1)) - len(`{"model":"m","messages":}`) + 1 + BlockBytes - 1) / BlockBytes; len(one) != want {
+		t.Errorf("got %d blocks, want %d", len(one), want)
+	}
+}
+
+func TestBlocksKeepApart(t *testing.T) {
+	messages := `"messages":[{"role":"user","content":"` + strings.Repeat("a", 2*BlockBytes) + `"}]`
+	base := blocksOf(t, `{"model":"m",`+messages+`}`, "")
+	for name, other := range map[string][]uint64{
+		// E38: all that changes the prompt is part of the chain.
+		"model":             blocksOf(t, `{"model":"n",`+messages+`}`, ""),
+		"salt of caller":    blocksOf(t, `{"model":"m",`+messages+`}`, "tenant"),
+		"cache_salt":        blocksOf(t, `{"model":"m","cache_salt":"x",`+messages+`}`, ""),
+		"tools":             blocksOf(t, `{"model":"m","tools":[1],`+messages+`}`, ""),
+		"functions":         blocksOf(t, `{"model":"m","functions":[1],`+messages+`}`, ""),
+		"system":            blocksOf(t, `{"model":"m","system":"x",`+messages+`}`, ""),
+		"instructions":      blocksOf(t, `{"model":"m","instructions":"x",`+messages+`}`, ""),
+		"chat_template":     blocksOf(t, `{"model":"m","chat_template":"x",`+messages+`}`, ""),
+		"template kwargs":   blocksOf(t, `{"model":"m","chat_template_kwargs":{},`+messages+`}`, ""),
+		"reasoning_effort":  blocksOf(t, `{"model":"m","reasoning_effort":"low",`+messages+`}`, ""),
+		"documents":         blocksOf(t, `{"model":"m","documents":[],`+messages+`}`, ""),
+		"previous response": blocksOf(t, `{"model":"m","previous_response_id":"r",`+messages+`}`, ""),
+		"other field":       blocksOf(t, `{"model":"m",`+strings.Replace(messages, "messages", "input", 1)+`}`, ""),
+	} {
+		if n := shared(base, other); n != 0 {
+			t.Errorf("%s: %d blocks shared, want none", name, n)
+		}
+	}
+	for name, other := range map[string][]uint64{
+		"order of fields": blocksOf(t, `{`+messages+`,"model":"m"}`, ""),
+		"sampling":        blocksOf(t, `{"model":"m","temperature":0.1,"stream":true,"tool_choice":"none",`+messages+`}`, ""),
+		"spaces outside":  blocksOf(t, ` { "model" : "m" , `+messages+` } `, ""),
+		"escaped key":     blocksOf(t, `{"model":"m",`+strings.Replace(messages, "mess", `\u006dess`, 1)+`}`, ""),
+	} {
+		if !slices.Equal(base, other) {
+			t.Errorf("%s: blocks differ, want the same", name)
+		}
+	}
+}
+
+// E37: what differs in the trailing partial block only.
+func TestTrailingBlockIsHashed(t *testing.T) {
+	body := `{"model":"m","messages":[{"content":"` + strings.Repeat("a", 2*BlockBytes) + `","image":"http://i/%d"}]}`
+	a, b := blocksOf(t, fmt.Sprintf(body, 1), ""), blocksOf(t, fmt.Sprintf(body, 2), "")
+	if len(a) != 3 || shared(a, b) != 2 {
+		t.Errorf("got %d blocks, %d shared, want 3 and 2", len(a), shared(a, b))
+	}
+}
+
+func TestSharedToolsAndSystemMatch(t *testing.T) {
+	long := strings.Repeat("x", 4*BlockBytes)
+	a := blocksOf(t, `{"model":"m","messages":[1],"tools":["`+long+`"]}`, "")
+	b := blocksOf(t, `{"model":"m","tools":["`+long+`"],"messages":[2]}`, "")
+	if got := shared(a, b); got != 4 {
+		t.Errorf("long tools, other messages: %d blocks shared, want 4", got)
+	}
+}
+
+func TestBlocksAreCapped(t *testing.T) {
+	got := blocksOf(t, `{"prompt":"`+strings.Repeat("x", (MaxBlocks+10)*BlockBytes)+`","suffix":"y"}`, "")
+	if len(got) != MaxBlocks {
+		t.Errorf("got %d blocks, want %d", len(got), MaxBlocks)
+	}
+	if got := blocksOf(t, `{"model":"m"}`, ""); len(got) != 0 {
+		t.Errorf("no prompt: got %d blocks, want none", len(got))
+	}
+}
+
+func TestMediaIsCountedApart(t *testing.T) {
+	data := strings.Repeat("QUJD", 1000)
+	for body, want := range map[string]int64{
+		`{"messages":[{"image_url":{"url":"data:image/png;base64,` + data + `"}}]}`: 4000,
+		`{"messages":[{"input_audio":{"data":"` + data + `","format":"wav"}}]}`:     4000,
+		`{"messages":[{"content":"` + data + `"}]}`:                                 0,
+		`{"messages":[{"data":1},["` + data + `"]]}`:                                0,
+		`{"metadata":{"data":"` + data + `"},"prompt":"x"}`:                         0,
+	} {
+		got, err := read(t, body)
+		if err != nil || got.MediaBytes != want {
+			t.Errorf("Read(%.50s…): got %d media bytes and %v, want %d", body, got.MediaBytes, err, want)
+		}
+	}
+}
+
+func TestReadAllocations(t *testing.T) {
+	body := BodyOf(sampleBody("chat", 220_000))
+	var s Scratch
+	got := testing.AllocsPerRun(50, func() {
+		r, err := Read("application/json", "", body, &s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Blocks(r.Model, "tenant")
+	})
+	if got != 0 {
+		t.Errorf("Read and Blocks with a used Scratch: got %v allocations, want 0", got)
+	}
+}

@@ -1,0 +1,201 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"testing/iotest"
+)
+
+// claim says it holds n bytes and counts how many are asked for before it ends.
+type claim struct{ asked int }
+
+func (c *claim) Read(p []byte) (int, error) {
+	c.asked += len(p)
+	return 0, io.ErrUnexpectedEOF
+}
+
+func TestReadBodyLimits(t *testing.T) {
+	budget := NewBudget(3 << 20)
+	if _, err := ReadBody(bytes.NewReader(nil), 101, 100, budget); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("announced over the limit: got %v, want ErrTooLarge", err)
+	}
+	if _, err := ReadBody(bytes.NewReader(make([]byte, 101)), -1, 100, budget); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("chunked over the limit: got %v, want ErrTooLarge", err)
+	}
+	if b, err := ReadBody(bytes.NewReader(make([]byte, 100)), -1, 100, budget); err != nil || b.Len() != 100 {
+		t.Errorf("chunked, as long as the limit: got %v", err)
+	} else {
+		b.Free()
+		b.Free()
+	}
+	for _, length := range []int64{4 << 20, -1} {
+		if _, err := ReadBody(bytes.NewReader(make([]byte, 4<<20)), length, 0, budget); !errors.Is(err, ErrBudget) {
+			t.Errorf("length %d over the budget: got %v, want ErrBudget", length, err)
+		}
+	}
+	// A client that claims 256 MiB and sends nothing costs one segment.
+	c := &claim{}
+	if _, err := ReadBody(c, DefaultBodyLimit, 0, budget); !errors.Is(err, io.ErrUnexpectedEOF) || c.asked > maxSegment {
+		t.Errorf("empty claim: got %v with %d bytes made ready, want at most %d", err, c.asked, maxSegment)
+	}
+	if _, err := ReadBody(bytes.NewReader([]byte("ab")), 3, 0, budget); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("short body: got %v, want io.ErrUnexpectedEOF", err)
+	}
+	// A chunked body that breaks off is not a shorter body.
+	if _, err := ReadBody(io.MultiReader(bytes.NewReader([]byte("ab")), &claim{}), -1, 0, budget); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("broken chunked body: got %v, want io.ErrUnexpectedEOF", err)
+	}
+	if budget.Used() != 0 {
+		t.Errorf("%d bytes still reserved", budget.Used())
+	}
+}
+
+func TestLargeBodyIsHeldOnce(t *testing.T) {
+	const size = 5<<20 + 1
+	for _, length := range []int64{size, -1} {
+		budget := NewBudget(0)
+		b, err := ReadBody(iotest.HalfReader(bytes.NewReader(make([]byte, size))), length, 0, budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used := budget.Used(); used < size || used > size+2*maxSegment {
+			t.Errorf("length %d: %d bytes reserved for %d", length, used, size)
+		}
+		b.Free()
+	}
+}
+
+func TestMemoryOutlivesFreeUntilReadersClose(t *testing.T) {
+	budget := NewBudget(0)
+	p := []byte("the body")
+	b, err := ReadBody(bytes.NewReader(p), -1, 0, budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.Reader()
+	b.Free()
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, p) {
+		t.Errorf("after Free: got %q, %v, want %q", got, err, p)
+	}
+	if budget.Used() == 0 {
+		t.Error("memory went back under an open reader")
+	}
+	r.Close()
+	r.Close()
+	if budget.Used() != 0 {
+		t.Errorf("%d bytes still reserved after Close", budget.Used())
+	}
+	if _, err := r.Read(make([]byte, 1)); err != ErrClosed {
+		t.Errorf("Read after Close: got %v, want ErrClosed", err)
+	}
+	if _, err := b.Reader().Read(make([]byte, 1)); err != ErrClosed {
+		t.Errorf("new reader of a body that is gone: got %v, want ErrClosed", err)
+	}
+}
+
+// stuck is a connection that takes nothing until it is let go.
+type stuck struct {
+	once    sync.Once
+	started chan bool
+	release chan bool
+	got     []byte
+}
+
+func (s *stuck) Write(p []byte) (int, error) {
+	s.once.Do(func() { close(s.started) })
+	<-s.release
+	s.got = append(s.got, p...)
+	return len(p), nil
+}
+
+func TestCloseDoesNotWaitForAWriteUnderWay(t *testing.T) {
+	budget := NewBudget(0)
+	p := bytes.Repeat([]byte("x"), 3<<20)
+	b, err := ReadBody(bytes.NewReader(p), int64(len(p)), 0, budget)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := b.Reader()
+	w := &stuck{started: make(chan bool), release: make(chan bool)}
+	result := make(chan error)
+	go func() {
+		_, err := r.(io.WriterTo).WriteTo(w)
+		result <- err
+	}()
+	<-w.started
+	r.Close()
+	b.Free()
+	if budget.Used() == 0 {
+		t.Error("memory went back under a write")
+	}
+	close(w.release)
+	if err := <-result; err != ErrClosed {
+		t.Errorf("write across Close: got %v, want ErrClosed", err)
+	}
+	if !bytes.Equal(w.got, p[:len(w.got)]) || len(w.got) != maxSegment {
+		t.Errorf("wrote %d bytes after Close, want the %d under way, unchanged", len(w.got), maxSegment)
+	}
+	if budget.Used() != 0 {
+		t.Errorf("%d bytes still reserved", budget.Used())
+	}
+}
+
+// Many senders give up at once while their bodies are still being written; run with -race.
+func TestBodiesUnderNetHTTP(t *testing.T) {
+	budget := NewBudget(0)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, io.LimitReader(r.Body, 1<<20))
+		if n != 1<<20 {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	defer server.Close()
+	var wait sync.WaitGroup
+	for i := range 16 {
+		wait.Go(func() {
+			fill := byte('a' + i)
+			p := bytes.Repeat([]byte{fill}, 2<<20)
+			b, err := ReadBody(bytes.NewReader(p), int64(len(p)), 0, budget)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req, err := http.NewRequest(http.MethodPost, server.URL, b.Reader())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.ContentLength = b.Len()
+			if resp, err := http.DefaultClient.Do(req); err == nil {
+				resp.Body.Close()
+			}
+			b.Free()
+		})
+	}
+	wait.Wait()
+	http.DefaultClient.CloseIdleConnections()
+	server.CloseClientConnections()
+}
+
+func TestReadBodyAllocations(t *testing.T) {
+	p := make([]byte, 400_000)
+	budget := NewBudget(1 << 30)
+	src := bytes.NewReader(p)
+	got := testing.AllocsPerRun(100, func() {
+		src.Reset(p)
+		b, err := ReadBody(src, int64(len(p)), 0, budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Free()
+	})
+	// The Body itself. A collection may empty the pool in between, hence the average.
+	if got > 1.5 {
+		t.Errorf("ReadBody: got %v allocations, want 1", got)
+	}
+}
