@@ -1,0 +1,121 @@
+package arch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// room is one row of the table of rooms.
+type room struct {
+	// own are the rooms that its code may import; everything is the wildcard.
+	own []string
+	// outside are the module prefixes that its code may import; nil means any that sharedRules allow.
+	outside []string
+	// std are standard packages that its code must not import, with all below them.
+	std []string
+	// why completes "because", for whoever meets the rule.
+	why string
+}
+
+const everything = "*"
+
+// impure are the standard packages through which a decision could come to depend on something that is not in its View.
+func impure() []string { return []string{"time", "log", "net", "os", "math/rand", "crypto/rand"} }
+
+// rooms is the table. A folder with Go code that is not in it does not exist yet: deciding where it stands is the point.
+func rooms() map[string]room {
+	hash := "github.com/cespare/xxhash/v2"
+	compressors := []string{"github.com/klauspost/compress", "github.com/andybalholm/brotli"}
+	return map[string]room{
+		"route": {outside: []string{hash}, std: append(impure(), "sync"),
+			why: "the decision is pure: everything it depends on is a field of View, or replay and simulation are fiction"},
+		"prefix": {outside: []string{hash}, std: impure(),
+			why: "the index is a data structure: it knows no time, no network and no chance"},
+		"openai": {outside: append([]string{hash}, compressors...),
+			why: "the wire is read by whoever carries requests, so it depends on no other room"},
+		"fleet":         {own: []string{"route", "prefix"}, outside: []string{}, why: "the fleet is fed by others and asks nobody"},
+		"scrape":        {own: []string{"fleet"}, why: "a scrape makes readings and knows nothing of requests"},
+		"proxy":         {own: []string{"fleet", "openai", "route"}, why: "a front door carries requests; configuration reaches it as values"},
+		"config":        {own: []string{"api/v1alpha1", "route"}, why: "configuration is turned into values here, by someone who runs nothing"},
+		"api/v1alpha1":  {why: "types of documents, and nothing that acts on them"},
+		"cmd/sluice":    {own: []string{everything}},
+		"internal/arch": {why: "the tests of the shape must not bend with it"},
+		"e2e":           {why: "it drives the binary from outside, as a user does"},
+	}
+}
+
+// reserved are modules that only some rooms may import.
+func reserved() []struct {
+	prefix string
+	rooms  []string
+	why    string
+} {
+	return []struct {
+		prefix string
+		rooms  []string
+		why    string
+	}{
+		{"k8s.io/", []string{"api", "config", "cmd", "translate", "kube"}, "the hot path must build and run without Kubernetes"},
+		{"sigs.k8s.io/", []string{"api", "config", "cmd", "translate", "kube"}, "the hot path must build and run without Kubernetes"},
+		{"google.golang.org/grpc", []string{"extproc"}, "gRPC is what one front door speaks, not what the rooms behind it know"},
+		{"github.com/envoyproxy/", []string{"extproc", "kube"}, "Envoy is one data plane among others"},
+	}
+}
+
+// checkArrows holds the imports to the table.
+func checkArrows(t *tree) []string {
+	var out []string
+	table := rooms()
+	for _, dir := range t.rooms() {
+		if _, ok := table[dir]; !ok {
+			out = append(out, fmt.Sprintf("%s: is not in the table of rooms: say there what it may import, and in ARCHITECTURE.md what it is for", dir))
+		}
+	}
+	for _, s := range t.goFiles() {
+		r, known := table[s.dir]
+		for _, spec := range s.ast.Imports {
+			at, p := t.at(spec), importPath(spec)
+			if dir, ok := own(p); ok && within(dir, "cmd") {
+				out = append(out, fmt.Sprintf("%s: imports %s: nothing may import cmd, which composes everything else", at, dir))
+			}
+			if s.test || !known {
+				continue
+			}
+			if reason := r.forbids(s.dir, p); reason != "" {
+				out = append(out, fmt.Sprintf("%s: %s must not import %s: %s", at, s.dir, p, reason))
+			}
+		}
+	}
+	return out
+}
+
+// forbids says why code of the room dir must not import p, or nothing.
+func (r *room) forbids(dir, p string) string {
+	if to, ok := own(p); ok {
+		if slices.Contains(r.own, everything) || slices.Contains(r.own, to) || within(to, "cmd") {
+			return ""
+		}
+		return r.why
+	}
+	if first, _, _ := strings.Cut(p, "/"); !strings.Contains(first, ".") {
+		if slices.ContainsFunc(r.std, func(below string) bool { return within(p, below) }) {
+			return r.why
+		}
+		return ""
+	}
+	for _, rule := range reserved() {
+		if strings.HasPrefix(p, rule.prefix) && !slices.ContainsFunc(rule.rooms, func(below string) bool { return within(dir, below) }) {
+			return rule.why
+		}
+	}
+	if r.outside != nil && !slices.ContainsFunc(r.outside, func(below string) bool { return within(p, below) }) {
+		return r.why
+	}
+	return ""
+}
+
+// within reports whether p is below or something under it.
+func within(p, below string) bool {
+	return p == below || strings.HasPrefix(p, below+"/")
+}
