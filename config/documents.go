@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	goyaml "go.yaml.in/yaml/v2"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/yaml"
 
@@ -38,28 +39,43 @@ type chunk struct {
 }
 
 // split cuts a stream at its document marks. A mark stays with the text after it,
-// because YAML allows content on its line.
+// because YAML allows content on its line, and with the directives before it.
 func split(docs []byte) []chunk {
 	docs = bytes.TrimPrefix(docs, []byte("\xef\xbb\xbf"))
 	var chunks []chunk
 	start, startLine, line := 0, 1, 1
+	begun := false // the current chunk has a mark or content
+	cut := func(at, atLine int) {
+		if at > start {
+			chunks = append(chunks, chunk{docs[start:at], startLine})
+		}
+		start, startLine, begun = at, atLine, false
+	}
 	for at := 0; at < len(docs); line++ {
 		next := len(docs)
 		if i := bytes.IndexByte(docs[at:], '\n'); i >= 0 {
 			next = at + i + 1
 		}
-		if at > start && marks(docs[at:next]) {
-			chunks = append(chunks, chunk{docs[start:at], startLine})
-			start, startLine = at, line
+		switch text := docs[at:next]; {
+		case marks(text, "---"):
+			if begun {
+				cut(at, line)
+			}
+			begun = true
+		case marks(text, "..."):
+			cut(next, line+1)
+		case len(bytes.TrimSpace(text)) > 0 && text[0] != '#' && text[0] != '%':
+			begun = true
 		}
 		at = next
 	}
-	return append(chunks, chunk{docs[start:], startLine})
+	cut(len(docs), line)
+	return chunks
 }
 
-// marks says whether a line begins a document.
-func marks(line []byte) bool {
-	rest, found := bytes.CutPrefix(line, []byte("---"))
+// marks says whether a line begins or ends a document.
+func marks(line []byte, mark string) bool {
+	rest, found := bytes.CutPrefix(line, []byte(mark))
 	return found && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
@@ -96,28 +112,49 @@ func (d *document) parse(c chunk) (root any, empty bool) {
 		var loose error
 		raw, loose = yaml.YAMLToJSON(c.text)
 		if loose != nil {
-			d.say("cannot be read as YAML: %s", shiftLines(loose.Error(), c.line-1))
+			d.say("cannot be read: %s", yamlText(loose, c.line-1))
 			return nil, false
 		}
-		for _, text := range duplicateKeys(err.Error(), c.line-1) {
+		for _, text := range duplicateKeys(err, c.line-1) {
 			d.say("strict decoding error: %s: keep one of them", text)
 		}
 	}
+	if !alone(c.text) {
+		d.say("has text after its end, which would be dropped: put a line --- in front of that text")
+	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
-	if err := dec.Decode(&root); err != nil && !errors.Is(err, io.EOF) {
-		d.say("cannot be read as JSON: %v", err)
+	if err := dec.Decode(&root); err != nil {
+		d.say("cannot be read: %v", err)
 		return nil, false
 	}
 	return root, root == nil && len(d.faults) == 0
 }
 
+// alone says whether nothing follows a document. Whatever reads YAML into a value
+// stops at a document's end, so that more text would be dropped in silence.
+func alone(text []byte) bool {
+	dec := goyaml.NewDecoder(bytes.NewReader(text))
+	var first, second any
+	if err := dec.Decode(&first); err != nil {
+		return true // empty, or a fault that is told elsewhere
+	}
+	return errors.Is(dec.Decode(&second), io.EOF)
+}
+
 var yamlLine = regexp.MustCompile(`\bline (\d+)`)
 
-// shiftLines makes line numbers of a document into line numbers of the file.
-func shiftLines(text string, by int) string {
-	text = strings.TrimPrefix(text, "error converting YAML to JSON: ")
+// yamlText makes a reader's error one for people: line numbers of a document become
+// line numbers of the file, and Go types become words.
+func yamlText(err error, by int) string {
+	text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "yaml: "), "\n", " ")
+	switch value, unsupported := strings.CutPrefix(text, "json: unsupported value: "); {
+	case unsupported:
+		return "no field can hold the number " + value
+	case strings.HasPrefix(text, "invalid map key"):
+		return "a key must be a word, not a list or an object"
+	}
 	return yamlLine.ReplaceAllStringFunc(text, func(m string) string {
 		n, err := strconv.Atoi(strings.TrimPrefix(m, "line "))
 		if err != nil {
@@ -128,15 +165,15 @@ func shiftLines(text string, by int) string {
 }
 
 // duplicateKeys takes the reader's list of repeated keys apart.
-func duplicateKeys(text string, by int) []string {
+func duplicateKeys(err error, by int) []string {
 	var list []string
-	for _, l := range strings.Split(text, "\n") {
+	for _, l := range strings.Split(err.Error(), "\n") {
 		if strings.Contains(l, "already set in map") {
-			list = append(list, shiftLines(strings.TrimSpace(l), by))
+			list = append(list, yamlText(errors.New(strings.TrimSpace(l)), by))
 		}
 	}
 	if list == nil {
-		list = []string{shiftLines(text, by)}
+		list = []string{yamlText(err, by)}
 	}
 	return list
 }

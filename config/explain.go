@@ -17,6 +17,9 @@ import (
 func (c *Config) Explain(w io.Writer) error {
 	var p page
 	p.line("%s", c.headline())
+	if n := c.fatal(); n > 0 {
+		p.line("It cannot be served as it stands, because of %s that would not be kept: see below.", plural(n, "setting"))
+	}
 	for i := range c.Pools {
 		p.pool(&c.Pools[i])
 	}
@@ -39,6 +42,16 @@ func (c *Config) headline() string {
 		name = fmt.Sprintf("%q ", c.Name)
 	}
 	return fmt.Sprintf("Gateway %sfrom %s: %s, %s", name, c.Source, plural(len(c.Pools), "model"), plural(endpoints, "endpoint"))
+}
+
+func (c *Config) fatal() int {
+	n := 0
+	for _, x := range c.NotHonoured {
+		if x.Fatal {
+			n++
+		}
+	}
+	return n
 }
 
 func plural(n int, noun string) string {
