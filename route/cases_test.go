@@ -151,8 +151,8 @@ func TestLoadBeatsCache(t *testing.T) {
 	}
 }
 
-// E13: an endpoint with long sessions that finishes nothing is the busiest, by what is in flight there now. E21, E23: in flight
-// counts although the engine reports nothing.
+// E13: an endpoint with long sessions that finishes nothing is the busiest, by what is in flight there now. So it is when the
+// engine tells nothing.
 func TestInFlightCountsAgainst(t *testing.T) {
 	for _, running := range []float32{0, nan()} {
 		p, err := Weights(map[string]float64{ScorerRunningRequests: 1})
@@ -197,7 +197,7 @@ func TestEjectionEndsAndDrainingHolds(t *testing.T) {
 	}
 }
 
-// M15: when every reading is too old, the decision goes by what was sent, and not by what was read last.
+// When every reading is too old, the decision goes by what was sent, and not by what was read last.
 func TestBlindUsesNoReading(t *testing.T) {
 	v := evenView(2)
 	v.Now += 60

@@ -84,7 +84,13 @@ func ReadRecord(line []byte) (*Record, error) {
 	if err := json.Unmarshal(line, r); err != nil {
 		return nil, fmt.Errorf("cannot read record: %w", err)
 	}
-	if err := r.View.check(); err != nil {
+	if s := r.View.Snapshot; s != nil {
+		s.Hashes = make([]uint64, s.Len())
+		for i, name := range s.Names {
+			s.Hashes[i] = HashName(name)
+		}
+	}
+	if err := r.View.Check(); err != nil {
 		return nil, fmt.Errorf("cannot use record %q: %w", r.ID, err)
 	}
 	for _, i := range append([]int32{r.Decision.Endpoint}, r.Decision.Fallbacks[:]...) {
@@ -92,16 +98,12 @@ func ReadRecord(line []byte) (*Record, error) {
 			return nil, fmt.Errorf("cannot use record %q: its decision names endpoint %d of %d", r.ID, i, r.View.Snapshot.Len())
 		}
 	}
-	s := r.View.Snapshot
-	s.Hashes = make([]uint64, s.Len())
-	for i, name := range s.Names {
-		s.Hashes[i] = HashName(name)
-	}
 	return r, nil
 }
 
-// check reports the first column whose length differs from the number of endpoints, or index out of range.
-func (v *View) check() error {
+// Check reports the first column whose length differs from the number of endpoints, or kind that has no rate. Decide does not
+// look and may panic on such a View; whoever builds Views calls Check in tests.
+func (v *View) Check() error {
 	s := v.Snapshot
 	if s == nil {
 		return fmt.Errorf("it has no snapshot")
@@ -111,7 +113,7 @@ func (v *View) check() error {
 		name string
 		n    int
 	}{
-		{"states", len(s.States)}, {"why", len(s.Why)}, {"kinds", len(s.Kinds)}, {"readAt", len(s.ReadAt)},
+		{"hashes", len(s.Hashes)}, {"states", len(s.States)}, {"why", len(s.Why)}, {"kinds", len(s.Kinds)}, {"readAt", len(s.ReadAt)},
 		{"waiting", len(s.Waiting)}, {"running", len(s.Running)}, {"kvUse", len(s.KVUse)}, {"kvTokens", len(s.KVTokens)},
 	}
 	optional := []struct {
