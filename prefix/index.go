@@ -153,9 +153,10 @@ func (x *Index) Add(slot int, blocks []uint64, m *Matched) {
 	}
 }
 
-// entry finds or makes the entry of a block; what Match found is right unless an eviction has reused it since.
+// entry finds or makes the entry of a block; what Match found is right unless an eviction has freed or reused it since. A freed
+// entry has key 0, which is also a hash that a prompt can be made to have.
 func (x *Index) entry(block uint64, k int, m *Matched) int32 {
-	if k < len(m.at) && x.keys[m.at[k]] == block {
+	if k < len(m.at) && x.keys[m.at[k]] == block && block != 0 {
 		return m.at[k]
 	}
 	if e, ok := x.entries[block]; ok {
