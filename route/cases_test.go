@@ -222,6 +222,21 @@ func TestReasonIsOneLineOfASCII(t *testing.T) {
 	}
 }
 
+// What endpoints are called and say of themselves can't move the cursor of whoever reads an explanation.
+func TestExplanationIsPrintable(t *testing.T) {
+	v := evenView(2)
+	v.Snapshot.Names[0], v.Snapshot.States[1], v.Snapshot.Why[1] = "a\x1b[2J", NotReady, "said \r\x07"
+	v.Request.Model, v.Request.Adapter, v.Rates[0].Name = "m\x1b", "l\x1b", "k\x1b"
+	e := Latency().Explain(v)
+	var text strings.Builder
+	if err := e.WriteText(&text, v); err != nil {
+		t.Fatal(err)
+	}
+	if strings.ContainsFunc(text.String(), func(r rune) bool { return r != '\n' && r < ' ' }) {
+		t.Errorf("got control characters in %q", text.String())
+	}
+}
+
 func TestDecideDoesNotAllocate(t *testing.T) {
 	for _, p := range profiles() {
 		for what, v := range map[string]*View{"all known": randomView(100, 7), "blind": randomView(100, 7)} {

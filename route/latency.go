@@ -84,7 +84,7 @@ func kvWaitMS(dst Column, v *View) {
 		if queued := waiting[i] * v.MeanUncached; queued > 0 && queued <= huge {
 			scraped += queued
 		}
-		if scraped > used && scraped <= huge { // false for NaN
+		if scraped > used { // false for NaN
 			used = scraped
 		}
 		dst[i] = 0

@@ -24,6 +24,11 @@ func wildView(seed uint64, bad ...float32) *View {
 	n := 1 + r.IntN(12)
 	v := randomView(n, seed)
 	s := v.Snapshot
+	if seed%2 == 0 { // so that kvWait has a say
+		for i := range s.KVTokens {
+			s.KVTokens[i] /= 8
+		}
+	}
 	if len(bad) > 0 {
 		for _, c := range []Column{s.Waiting, s.Running, s.KVUse, s.KVTokens} {
 			for i := range c {
@@ -129,6 +134,31 @@ func TestImpossibleReadingIsNeitherBestNorWorst(t *testing.T) {
 	}
 }
 
+// Z08: an infinite reading is one that is not known.
+func TestInfiniteReadingIsUnknown(t *testing.T) {
+	for seed := range uint64(views) {
+		v := wildView(seed, float32(math.Inf(1)), float32(math.Inf(-1)))
+		w, s := v.Clone(), *v.Snapshot
+		w.Snapshot = &s
+		for _, c := range []*Column{&s.Waiting, &s.Running, &s.KVUse, &s.KVTokens} {
+			*c = slices.Clone(*c)
+			for i, x := range *c {
+				if math.IsInf(float64(x), 0) {
+					(*c)[i] = nan()
+				}
+			}
+		}
+		for _, p := range profiles() {
+			want, got := p.Explain(&w), p.Explain(v)
+			for i, kept := range want.Kept {
+				if kept && got.Totals[i] != want.Totals[i] {
+					t.Fatalf("seed %d, %s: total of row %d is %v, without infinities %v", seed, p.Name, i, got.Totals[i], want.Totals[i])
+				}
+			}
+		}
+	}
+}
+
 // The order of rows decides nothing, except whose turn it is in round robin.
 func TestRowOrderDecidesNothing(t *testing.T) {
 	for seed := range uint64(views) {
@@ -194,6 +224,23 @@ func TestDoubledWeightsDecideTheSame(t *testing.T) {
 		want.Total *= 2
 		if got != want {
 			t.Fatalf("seed %d: weights %v give %+v, twice those %+v", seed, once, want, got)
+		}
+	}
+}
+
+// What counts as a tie does not depend on how large the weights are.
+func TestTiesScaleWithWeights(t *testing.T) {
+	v := evenView(2)
+	for _, weight := range []float64{.001, 1, 1000} {
+		p, err := Weights(map[string]float64{ScorerKVCache: weight})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for use, near := range map[float32]int32{1e-3: 1, 1e-6: 2} {
+			v.Snapshot.KVUse[1] = use
+			if d := p.Decide(v); d.Near != near {
+				t.Errorf("weight %v, KV use 0 and %v: %d near ties, want %d", weight, use, d.Near, near)
+			}
 		}
 	}
 }

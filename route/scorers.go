@@ -202,8 +202,8 @@ func scoreLoRAAffinity(dst Column, v *View) {
 // others 1 for the one that has gone longest without down to 0 for the latest; .5 for everyone else. It spreads cold prompts over
 // all caches. Never stands apart, since next to it all other times would look the same.
 func scoreLRU(dst Column, v *View) {
-	oldest, latest, held := v.coldSpan()
-	if held || latest < oldest {
+	oldest, latest := v.coldSpan()
+	if latest < oldest {
 		for i := range dst {
 			dst[i] = .5
 		}
@@ -222,12 +222,12 @@ func scoreLRU(dst Column, v *View) {
 }
 
 // coldSpan returns when a request without a match was last sent to those candidates that ever had one, at the earliest and at the
-// latest, and whether any candidate holds a block of this request.
-func (v *View) coldSpan() (oldest, latest float64, held bool) {
+// latest; latest is before oldest when none had, or when a candidate holds a block of this request.
+func (v *View) coldSpan() (oldest, latest float64) {
 	oldest, latest = math.Inf(1), math.Inf(-1)
 	for i, match := range v.Match {
 		if match > 0 && v.keep[i] {
-			return oldest, latest, true
+			return oldest, latest
 		}
 	}
 	for i, cold := range v.LastCold {
@@ -241,7 +241,7 @@ func (v *View) coldSpan() (oldest, latest float64, held bool) {
 			latest = cold
 		}
 	}
-	return oldest, latest, false
+	return oldest, latest
 }
 
 // scorePredictedLatency is relative: the least predicted time to first token among the candidates divided by this one's.
