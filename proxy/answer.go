@@ -1,0 +1,227 @@
+package proxy
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
+)
+
+// Sizes of the buffers that answers pass through. A stream's grows from lineSize to maxHeldLine as its lines ask; most need no more
+// than the first, and ten thousand streams hold ten thousand of them.
+const (
+	pieceSize   = 32 << 10
+	lineSize    = 8 << 10
+	maxHeldLine = 64 << 10
+)
+
+func newBuffer(size int) *[]byte {
+	b := make([]byte, size)
+	return &b
+}
+
+func (a *attempt) takeBuffer() {
+	pool := &a.c.g.pieces
+	if a.sse {
+		pool = &a.c.g.lines
+	}
+	a.buf, _ = pool.Get().(*[]byte)
+}
+
+func (a *attempt) giveBuffer() {
+	if a.buf == nil {
+		return
+	}
+	switch len(*a.buf) {
+	case pieceSize:
+		a.c.g.pieces.Put(a.buf)
+	case lineSize:
+		a.c.g.lines.Put(a.buf)
+	}
+	a.buf = nil
+}
+
+// copier is the state of copying one answer.
+type copier struct {
+	a     *attempt
+	w     http.ResponseWriter
+	flush func() error // nil when the answer's length is known
+	usage *openai.UsageReader
+	held  int  // bytes of an incomplete line at the start of the buffer
+	torn  bool // part of a line has been passed on
+	gone  bool // the client has
+}
+
+// deliver passes the answer on. From here on the request stays with this endpoint.
+func (c *call) deliver(a *attempt) {
+	c.current = a
+	c.free()
+	now, ok := c.g.now(), a.resp.StatusCode < 300
+	if ok && (a.sse || !c.want.Streamed) {
+		a.lease.FirstByte(now) // E41; an error comes fast and says nothing of speed
+	}
+	if a.sse {
+		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe((now - c.start).Seconds()) // S22
+	}
+	c.answerHeader(a)
+	c.status, c.served = a.resp.StatusCode, a.lease.Endpoint.Name
+	c.w.WriteHeader(a.resp.StatusCode)
+	if ok {
+		c.store(a)
+	}
+	cp := &copier{a: a, w: c.w}
+	if a.resp.ContentLength < 0 {
+		cp.flush = http.NewResponseController(c.w).Flush
+	}
+	if ok && readable(a.resp.Header) && (a.sse || strings.HasPrefix(a.resp.Header.Get("Content-Type"), "application/json")) {
+		cp.usage, _ = c.g.readers.Get().(*openai.UsageReader)
+		cp.usage.Reset(a.sse)
+	}
+	err := cp.run()
+	c.conclude(cp, err)
+}
+
+// run copies until the answer ends, breaks or has nobody to read it. io.EOF means that it ended whole.
+func (p *copier) run() error {
+	a := p.a
+	n, err := a.n, a.err
+	for {
+		if !p.pass(n, err == io.EOF) {
+			p.gone = true
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		n, err = a.resp.Body.Read((*a.buf)[p.held:])
+		now := a.c.g.now()
+		a.lastByte.Store(int64(now))
+		a.lease.Progress(now)
+	}
+}
+
+// pass takes n more bytes in the buffer and writes what may be written: everything, but of a stream that goes on only whole lines, so that an error
+// event can follow at any time. It reports whether the client is there to take it.
+func (p *copier) pass(n int, last bool) bool {
+	a := p.a
+	end := p.held + n
+	fresh := (*a.buf)[p.held:end]
+	if p.usage != nil && n > 0 {
+		_, _ = p.usage.Write(fresh)
+	}
+	out := end
+	if a.sse && !last {
+		if whole := openai.CompleteLines(fresh); whole > 0 {
+			out, p.torn = p.held+whole, false
+		} else {
+			out = p.hold(end)
+		}
+	}
+	if out == 0 {
+		p.held = end
+		return true
+	}
+	if _, err := p.w.Write((*a.buf)[:out]); err != nil {
+		return false
+	}
+	if p.flush != nil && p.flush() != nil {
+		return false
+	}
+	p.held = copy(*a.buf, (*a.buf)[out:end])
+	return true
+}
+
+// hold makes room for the rest of a line, or gives up on holding it back. It returns how much to write.
+func (p *copier) hold(end int) int {
+	size := len(*p.a.buf)
+	if end < size {
+		return 0
+	}
+	if size >= maxHeldLine {
+		p.torn = true
+		return end
+	}
+	bigger := newBuffer(min(4*size, maxHeldLine))
+	copy(*bigger, (*p.a.buf)[:end])
+	p.a.giveBuffer()
+	p.a.buf = bigger
+	return 0
+}
+
+// conclude ends the answer as well as it can be ended, and books it.
+func (c *call) conclude(p *copier, err error) {
+	a := p.a
+	a.mu.Lock()
+	a.phase = over // the watcher no longer touches the client's connection
+	why := a.why
+	a.mu.Unlock()
+	switch {
+	case p.gone && why == causeNone, err != io.EOF && c.r.Context().Err() != nil:
+		why = causeClient
+	case err == io.EOF:
+		why = causeNone
+	case why == causeNone:
+		why = causeBroken
+	}
+	o := why.outcome()
+	if why == causeNone {
+		c.trailers(a)
+		o.Ending = fleet.Finished
+		if a.resp.StatusCode >= http.StatusInternalServerError {
+			o.Ending = fleet.Failed
+		}
+	} else {
+		c.breakOff(p, why)
+	}
+	if p.usage != nil {
+		_ = p.usage.Close()
+		c.bookUsage(p.usage, &o)
+		c.g.readers.Put(p.usage)
+	}
+	a.end(o)
+}
+
+// breakOff tells the client that the answer is not whole: in a stream by an error event, else by breaking the connection.
+func (c *call) breakOff(p *copier, why cause) {
+	c.countAbort(why)
+	c.broken = true
+	if why == causeClient {
+		return
+	}
+	c.g.metrics.broken.WithLabelValues(c.pool.Name(), string(why)).Inc()
+	if !p.a.sse || p.flush == nil || p.gone {
+		return
+	}
+	e := openai.UpstreamFailed.Errorf("the endpoint broke the stream off")
+	switch why {
+	case causeIdle:
+		e = openai.TimedOut.Errorf("the endpoint sent nothing for %v", c.set.IdleTimeout)
+	case causeRoute, causeCut:
+		e = why.error(c)
+	}
+	event := openai.SSEError(e)
+	if p.torn {
+		event = append([]byte("\n"), event...) // ends the event that the torn line is part of
+	}
+	if _, err := c.w.Write(event); err == nil && p.flush() == nil {
+		c.broken = false                                                  // it has been said; the stream ends in good order
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Time{}) // what giveUpLocked set must not meet the next request
+	}
+}
+
+// bookUsage counts the tokens that the engine reported.
+func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome) {
+	usage := u.Usage()
+	o.PromptTokens, o.OutputTokens = usage.PromptTokens, usage.OutputTokens
+	if !usage.Seen {
+		o.OutputTokens = u.Events()
+		return
+	}
+	m, pool := c.g.metrics, c.pool.Name()
+	m.prompt.WithLabelValues(pool, c.label).Add(float64(usage.PromptTokens))
+	m.cached.WithLabelValues(pool, c.label).Add(float64(usage.CachedTokens))
+	m.output.WithLabelValues(pool, c.label).Add(float64(usage.OutputTokens))
+}

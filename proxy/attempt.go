@@ -1,0 +1,324 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
+)
+
+// phase is how far an attempt has come.
+type phase uint8
+
+const (
+	waiting phase = iota // for the first body byte
+	begun                // it is there: the answer is this endpoint's
+	over                 // given up or ended
+)
+
+// cause says why an attempt was given up by its watcher, or how it failed. The words are metric labels.
+type cause string
+
+const (
+	causeNone    cause = ""
+	causeConnect cause = "connect"         // no connection could be made
+	causeBroken  cause = "broken"          // the connection broke, or what came was no answer
+	causeStatus  cause = "status"          // the engine answered 429, 502, 503 or 504, or does not hold the response asked for
+	causeLost    cause = "lost"            // the endpoint left, went stale or stalled
+	causeSlow    cause = "attempt_timeout" // it kept the request for longer than one attempt may take
+	causeFirst   cause = "first_byte_timeout"
+	causeIdle    cause = "idle_timeout"
+	causeRoute   cause = "route_timeout"
+	causeCut     cause = "cut" // the gateway is stopping
+	causeClient  cause = "client_gone"
+)
+
+// final reports causes that end the request rather than move it.
+func (k cause) final() bool {
+	switch k {
+	case causeFirst, causeRoute, causeCut, causeClient:
+		return true
+	}
+	return false
+}
+
+// attempt is one request at one endpoint. The call's goroutine sends and reads; a watcher keeps the time limits and
+// gives the attempt up when the endpoint is lost, which is the only thing that can end a wait in the transport. The two meet under mu.
+type attempt struct {
+	c      *call
+	lease  *fleet.Lease
+	final  bool // no further attempt may follow
+	cancel context.CancelFunc
+	ctx    context.Context
+	sent   time.Duration
+	first  chan struct{} // closed when begun
+
+	lastByte atomic.Int64 // nanoseconds of the gateway's clock
+
+	mu    sync.Mutex
+	phase phase
+	why   cause
+	next  *fleet.Lease // picked by the watcher before it gave up
+
+	resp *http.Response
+	sse  bool
+	buf  *[]byte
+	n    int   // bytes of the first read
+	err  error // that came with them
+}
+
+// send sends the request to the lease's endpoint and waits for the first body byte, or for the end of an empty answer.
+func (c *call) send(lease *fleet.Lease, final bool) *attempt {
+	a := &attempt{c: c, lease: lease, final: final, first: make(chan struct{}), sent: c.g.now()}
+	a.ctx, a.cancel = context.WithCancel(c.r.Context())
+	a.lastByte.Store(int64(a.sent))
+	c.current = a
+	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
+	go a.watch()
+	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(c.upstreamRequest(a))
+	if err != nil {
+		a.fail(err)
+		return a
+	}
+	a.resp = resp
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		a.fail(errors.New("the endpoint switched protocols"))
+		return a
+	}
+	a.sse = resp.StatusCode < 300 && readable(resp.Header) && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")
+	a.takeBuffer()
+	for a.n == 0 && a.err == nil {
+		a.n, a.err = resp.Body.Read(*a.buf)
+	}
+	if a.n == 0 && a.err != io.EOF {
+		a.fail(a.err)
+		return a
+	}
+	a.begin()
+	return a
+}
+
+// readable reports whether a body can be read as it is.
+func readable(h http.Header) bool {
+	e := h.Get("Content-Encoding")
+	return e == "" || strings.EqualFold(e, "identity")
+}
+
+// upstreamRequest makes the request for one attempt, with a reader of its own over the body.
+func (c *call) upstreamRequest(a *attempt) *http.Request {
+	e := &a.lease.Endpoint
+	out := c.r.WithContext(a.ctx)
+	out.URL = &url.URL{Scheme: "http", Host: e.Name, Path: c.r.URL.Path, RawPath: c.r.URL.RawPath, RawQuery: c.r.URL.RawQuery,
+		ForceQuery: c.r.URL.ForceQuery}
+	if e.TLS != nil {
+		out.URL.Scheme = "https" // H19: as the endpoint is spoken to, not as the client came
+	}
+	out.Header = c.upstreamHeader(e)
+	out.Host = e.Host
+	out.RequestURI, out.Close, out.TransferEncoding = "", false, nil
+	out.Trailer = nil
+	out.Body, out.GetBody, out.ContentLength = nil, nil, 0
+	if c.body == nil || c.body.Len() == 0 {
+		return out
+	}
+	body := c.body // c.body is cleared when the call no longer needs it
+	out.Body, out.ContentLength = body.Reader(), body.Len()
+	out.GetBody = func() (io.ReadCloser, error) { return body.Reader(), nil }
+	if len(c.r.Trailer) > 0 {
+		out.ContentLength = -1 // only a chunked body has trailers
+		out.Trailer = make(http.Header, len(c.r.Trailer))
+		for name, values := range c.r.Trailer {
+			if !hop(name) && (c.set.TrustHeaders || !reserved(name)) {
+				out.Trailer[name] = values
+			}
+		}
+	}
+	return out
+}
+
+// begin makes the answer this endpoint's, unless the watcher gave the attempt up a moment ago.
+func (a *attempt) begin() {
+	now := a.c.g.now()
+	a.lastByte.Store(int64(now))
+	a.mu.Lock()
+	if a.phase == waiting {
+		a.phase = begun
+		close(a.first)
+	}
+	a.mu.Unlock()
+}
+
+// fail settles that the attempt has failed before its first body byte, and why.
+func (a *attempt) fail(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.phase = over
+	if a.c.r.Context().Err() != nil {
+		a.why = causeClient // whatever it was that noticed first
+	}
+	if a.why != causeNone {
+		return
+	}
+	a.why = causeBroken
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" {
+		a.why = causeConnect
+	}
+}
+
+// end gives up or ends the attempt: its work at the engine is cancelled, its memory and its lease are returned. Only the first
+// call counts.
+func (a *attempt) end(o fleet.Outcome) {
+	a.mu.Lock()
+	a.phase = over
+	next := a.next
+	a.next = nil
+	a.mu.Unlock()
+	a.cancel()
+	if a.resp != nil {
+		_ = a.resp.Body.Close() // what is left unread is not wanted
+	}
+	a.giveBuffer()
+	a.lease.Done(a.c.g.now(), o)
+	if next != nil {
+		next.Done(a.c.g.now(), fleet.Outcome{Ending: fleet.Moved})
+	}
+	if a.c.current == a {
+		a.c.current = nil
+	}
+}
+
+// outcome is how a failed attempt counts for its endpoint.
+func (k cause) outcome() fleet.Outcome {
+	switch k {
+	case causeConnect:
+		return fleet.Outcome{Ending: fleet.Refused}
+	case causeBroken, causeFirst, causeIdle:
+		return fleet.Outcome{Ending: fleet.Failed}
+	case causeClient, causeCut, causeRoute:
+		return fleet.Outcome{Ending: fleet.Aborted}
+	}
+	return fleet.Outcome{Ending: fleet.Moved}
+}
+
+// run makes attempts until one has begun its answer or no endpoint is left.
+func (c *call) run(lease *fleet.Lease) {
+	var held *attempt // an answer that says to try elsewhere, passed on if nobody else has a better one
+	defer func() {
+		if held != nil {
+			held.end(fleet.Outcome{Ending: fleet.Moved})
+		}
+	}()
+	var last cause
+	for n := 1; lease != nil; n++ {
+		a := c.send(lease, n >= c.set.MaxAttempts)
+		k, next := c.settle(a)
+		if k == causeNone {
+			if held != nil {
+				held.end(fleet.Outcome{Ending: fleet.Moved})
+				held = nil
+			}
+			c.deliver(a)
+			return
+		}
+		if last = k; k == causeStatus {
+			if held != nil {
+				held.end(fleet.Outcome{Ending: fleet.Moved})
+			}
+			held = a
+		}
+		if k.final() {
+			c.fail(k.error(c))
+			return
+		}
+		if lease = next; lease != nil {
+			c.g.metrics.moves.WithLabelValues(c.pool.Name(), string(k)).Inc()
+		}
+	}
+	if held != nil {
+		a := held
+		held = nil
+		c.deliver(a)
+		return
+	}
+	c.fail(last.error(c))
+}
+
+// settle decides what becomes of an attempt after its wait: causeNone means that its answer is delivered; otherwise its lease is done, and next is
+// where the request goes from here, nil for nowhere.
+func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
+	a.mu.Lock()
+	started, why := a.phase == begun, a.why
+	next, a.next = a.next, nil
+	a.mu.Unlock()
+	if !started {
+		c.countAbort(why)
+		a.end(why.outcome())
+		switch {
+		case why.final() && next != nil:
+			next.Done(c.g.now(), fleet.Outcome{Ending: fleet.Moved})
+			next = nil
+		case !why.final() && next == nil && !a.final:
+			next = c.pick()
+		}
+		return why, next
+	}
+	if a.final || !c.elsewhere(a.resp.StatusCode) {
+		return causeNone, nil
+	}
+	if next = c.pick(); next == nil {
+		return causeNone, nil
+	}
+	ending := fleet.Moved
+	if a.resp.StatusCode >= http.StatusInternalServerError {
+		ending = fleet.Failed
+	}
+	a.lease.Done(c.g.now(), fleet.Outcome{Ending: ending})
+	return causeStatus, next
+}
+
+// elsewhere reports whether a status says that another endpoint may do better: this one is full, loading or itself a gateway without
+// an endpoint; or it doesn't know a response that another one stored (Q01).
+func (c *call) elsewhere(status int) bool {
+	switch status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	case http.StatusNotFound:
+		return c.path.Stateful
+	}
+	return false
+}
+
+func (c *call) countAbort(k cause) {
+	if k == causeClient {
+		c.g.metrics.aborts.WithLabelValues(c.pool.Name(), c.path.Operation).Inc()
+	}
+}
+
+// error is what a client is told when no attempt has begun.
+func (k cause) error(c *call) *openai.Error {
+	switch k {
+	case causeClient:
+		return openai.ClientGone.Errorf("the client left before the answer began")
+	case causeFirst:
+		return openai.TimedOut.Errorf("no endpoint of pool %q sent a first byte within %v", c.pool.Name(), c.set.FirstByteTimeout)
+	case causeRoute:
+		return openai.TimedOut.Errorf("the request took longer than the %v that pool %q allows", c.set.RouteTimeouts[c.pool.Name()], c.pool.Name())
+	case causeCut:
+		e := openai.NoEndpoint.Errorf("the gateway is stopping")
+		e.RetryAfter = pickRetryAfter
+		return e
+	case causeConnect:
+		return openai.UpstreamFailed.Errorf("no connection to the endpoint could be made and no other could take the request (%d tried)", len(c.want.Tried))
+	}
+	return openai.UpstreamFailed.Errorf("the endpoint failed before its first byte and no other could take the request (%d tried)", len(c.want.Tried))
+}

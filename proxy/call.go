@@ -1,0 +1,314 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
+)
+
+// call is one request on its way through, used by its own goroutine only, except where attempt says otherwise.
+type call struct {
+	g     *Gateway
+	w     http.ResponseWriter
+	r     *http.Request
+	set   *settings
+	start time.Duration
+
+	id   string
+	path openai.Path
+	open bool // opened by configuration, outside the table
+
+	pool  *fleet.Pool
+	model string // the name asked for, empty when none was given
+	label string // model, if it is one that the fleet knows
+	want  fleet.Request
+
+	body    *openai.Body
+	scratch *openai.Scratch
+
+	from     time.Duration // when limits on the answer begin
+	current  *attempt
+	status   int
+	served   string
+	counted  bool // in the in-flight gauge
+	broken   bool // the connection must not look as if the answer were whole
+	finished bool
+}
+
+// pickRetryAfter is told to clients when no endpoint is ready: engines that restart take longer, readings that are late do
+// not.
+const pickRetryAfter = 2 * time.Second
+
+// serve reads the request, finds its pool and has it answered.
+func (c *call) serve() {
+	if e := c.read(); e != nil {
+		c.fail(e)
+		return
+	}
+	c.from = c.g.now()
+	began := c.from
+	if e := c.understand(); e != nil {
+		c.fail(e)
+		return
+	}
+	c.g.metrics.inFlight.WithLabelValues(c.pool.Name()).Inc()
+	c.counted = true
+	lease := c.first()
+	c.g.metrics.decision.WithLabelValues(c.pool.Name()).Observe((c.g.now() - began).Seconds())
+	if lease == nil {
+		e := openai.NoEndpoint.Errorf("no endpoint of pool %q is ready; try again, or see which are and why not at the gateway's status", c.pool.Name())
+		e.RetryAfter = pickRetryAfter
+		c.fail(e)
+		return
+	}
+	c.run(lease)
+}
+
+// fail answers with an error of the gateway's own, before anything else was written.
+func (c *call) fail(e *openai.Error) {
+	c.status = e.Status
+	if e.Case == openai.ClientGone {
+		c.broken = true
+		return
+	}
+	openai.WriteError(c.w, e)
+}
+
+// read takes the body into memory. Nothing is read before the path and the method are known to be good, so that a client that
+// waits to be told to go on isn't.
+func (c *call) read() *openai.Error {
+	if c.r.Body == nil || c.r.Body == http.NoBody {
+		if c.path.Body {
+			return openai.InvalidRequest.Errorf("the request body is empty; send one JSON object")
+		}
+		return nil
+	}
+	src := io.Reader(c.r.Body)
+	if c.set.IdleTimeout > 0 {
+		src = &patient{r: c.r.Body, control: http.NewResponseController(c.w), limit: c.set.IdleTimeout}
+	}
+	body, err := openai.ReadBody(src, c.r.ContentLength, c.set.MaxBodyBytes, c.set.budget)
+	if p, ok := src.(*patient); ok {
+		p.done()
+	}
+	switch {
+	case err == nil:
+		c.body = body
+		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return openai.InvalidRequest.Errorf("no byte of the request body came for %v", c.set.IdleTimeout)
+	case c.r.Context().Err() != nil:
+		return openai.ClientGone.Errorf("the client left while it sent the request body")
+	}
+	return openai.AsError(err)
+}
+
+// patient bounds the wait for each piece of a body, not for the whole (R01).
+type patient struct {
+	r       io.Reader
+	control *http.ResponseController
+	limit   time.Duration
+	set     bool
+}
+
+func (p *patient) Read(buf []byte) (int, error) {
+	// Servers that can't set deadlines, as in tests without a connection, bound nothing.
+	p.set = p.control.SetReadDeadline(time.Now().Add(p.limit)) == nil
+	return p.r.Read(buf)
+}
+
+func (p *patient) done() {
+	if p.set {
+		_ = p.control.SetReadDeadline(time.Time{})
+	}
+}
+
+// understand finds out what the request asks for and which pool serves it.
+func (c *call) understand() *openai.Error {
+	var req openai.Request
+	if c.body != nil && (c.path.Body || c.open) {
+		c.scratch, _ = c.g.scratches.Get().(*openai.Scratch)
+		var err error
+		req, err = openai.Read(c.r.Header.Get("Content-Type"), c.r.Header.Get("Content-Encoding"), c.body, c.scratch)
+		if err != nil && !c.open {
+			return openai.AsError(err)
+		}
+	}
+	c.model = req.Model
+	if c.model == "" {
+		c.model = c.r.Header.Get(headerModel)
+	}
+	target, e := c.target()
+	if e != nil {
+		return e
+	}
+	c.pool = target.Pool
+	c.want = fleet.Request{Model: c.model, Adapter: target.Adapter, PromptBytes: promptBytes(&req), MaxOutput: max(req.OutputLimit, 0),
+		Streamed: req.Stream}
+	if c.scratch != nil && req.PromptBytes > 0 {
+		c.want.Blocks, c.want.BlockBytes = c.scratch.Blocks(c.model, ""), openai.BlockBytes
+	}
+	switch c.path.Operation {
+	case "chat_completions", "completions", "responses", "messages":
+	default:
+		c.want.MaxOutput = 1 // nothing is generated token by token
+	}
+	if n := c.set.RecordEvery; n > 0 && c.set.Record != nil {
+		c.want.Record = c.g.decided.Add(1)%uint64(n) == 0
+	}
+	c.pin(&req)
+	return nil
+}
+
+// mediaBytes is what media in a prompt count for at most: an image costs about as many tokens as this much text, however
+// many bytes it has.
+const mediaBytes = 8 << 10
+
+func promptBytes(r *openai.Request) int {
+	return int(r.PromptBytes - r.MediaBytes + min(r.MediaBytes, mediaBytes))
+}
+
+// target finds the pool for the model.
+func (c *call) target() (fleet.Target, *openai.Error) {
+	f := c.g.fleet
+	target, ok := f.Lookup(c.model)
+	if ok {
+		c.label = c.model
+	}
+	pools := f.Pools()
+	switch {
+	case !c.set.SelectModel && len(pools) > 0:
+		if target.Pool == pools[0] {
+			return target, nil
+		}
+		return fleet.Target{Pool: pools[0]}, nil
+	case ok:
+		return target, nil
+	case c.model == "" && !c.path.Body && len(pools) == 1:
+		return fleet.Target{Pool: pools[0]}, nil
+	}
+	if p := f.Fallback(); p != nil {
+		return fleet.Target{Pool: p}, nil
+	}
+	if c.model == "" {
+		e := openai.InvalidRequest.Errorf("%s", openai.NoModelMessage)
+		e.Param = "model"
+		return fleet.Target{}, e
+	}
+	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %q", c.model)
+}
+
+// first picks for the first attempt: the endpoint that holds the response the request is about, if that is known, else the
+// best.
+func (c *call) first() *fleet.Lease {
+	if len(c.want.Tried) > 0 {
+		lease := c.pick()
+		c.want.Tried = nil
+		if lease != nil {
+			return lease
+		}
+	}
+	return c.pick()
+}
+
+// pick has an endpoint chosen and the request counted there; nil when none is left. It may be called by the watcher of an attempt while
+// the call waits for that attempt.
+func (c *call) pick() *fleet.Lease {
+	now := c.g.now()
+	lease, _ := c.pool.Pick(now, &c.want)
+	if lease == nil {
+		return nil
+	}
+	c.g.metrics.decisions.add(c.pool.Name(), lease.Endpoint.Name)
+	if lease.View != nil {
+		c.set.Record(c.record(lease))
+	}
+	return lease
+}
+
+// free gives up the body and the working memory as soon as no further attempt can need them: a stream may go on for an hour.
+func (c *call) free() {
+	if c.scratch != nil {
+		c.want.Blocks = nil
+		c.scratch.Reset()
+		c.g.scratches.Put(c.scratch)
+		c.scratch = nil
+	}
+	if c.body != nil {
+		c.body.Free()
+		c.body = nil
+	}
+}
+
+// finish lowers every counter, once, whatever happened before (E31).
+func (c *call) finish() {
+	if c.finished {
+		return
+	}
+	c.finished = true
+	if a := c.current; a != nil {
+		a.end(fleet.Outcome{Ending: fleet.Aborted})
+	}
+	c.free()
+	pool := ""
+	if c.pool != nil {
+		pool = c.pool.Name()
+	}
+	m, took := c.g.metrics, c.g.now()-c.start
+	if c.counted {
+		m.inFlight.WithLabelValues(pool).Dec()
+	}
+	if c.status == 0 {
+		c.status = http.StatusInternalServerError // a panic is on its way up
+	}
+	m.requests.WithLabelValues(pool, c.path.Operation, codeLabel(c.status)).Inc()
+	m.duration.WithLabelValues(pool, c.path.Operation).Observe(took.Seconds())
+	if log := c.g.log; log.Enabled(c.r.Context(), slog.LevelDebug) {
+		log.LogAttrs(c.r.Context(), slog.LevelDebug, "request", slog.String("x-request-id", c.id), slog.String("modelName", c.model),
+			slog.String("pool", pool), slog.String("operation", c.path.Operation), slog.String("endpoint", c.served), slog.Int("status", c.status),
+			slog.Duration("took", took))
+	}
+}
+
+// allow lists the methods of a path.
+func (c *call) allow() []string {
+	switch {
+	case c.open:
+		return nil
+	case c.path.Body:
+		return []string{http.MethodPost}
+	case c.path.Stateful && (strings.HasSuffix(c.r.URL.Path, "/cancel") || strings.HasSuffix(c.r.URL.Path, "/cancel/")):
+		return []string{http.MethodPost}
+	case c.path.Stateful:
+		return []string{http.MethodGet, http.MethodHead, http.MethodDelete}
+	}
+	return []string{http.MethodGet, http.MethodHead}
+}
+
+// admit looks the path and the method up, and answers when they are not open.
+func (c *call) admit() bool {
+	path, ok := openai.PathOf(c.r.URL.Path)
+	if !ok && c.set.open[c.r.URL.Path] {
+		path, ok, c.open = openai.Path{Operation: "opened"}, true, true
+	}
+	c.path = path
+	if !ok {
+		c.path.Operation = "closed"
+		c.fail(openai.PathNotFound.Errorf("%.100q is closed: the gateway opens the paths of the OpenAI API, and of engines' own paths those that its configuration lists as open", c.r.URL.Path))
+		return false
+	}
+	if allow := c.allow(); allow != nil && !slices.Contains(allow, c.r.Method) {
+		c.w.Header().Set("Allow", strings.Join(allow, ", "))
+		c.fail(openai.MethodNotAllowed.Errorf("%.100q takes %s", c.r.URL.Path, strings.Join(allow, " or ")))
+		return false
+	}
+	return true
+}

@@ -1,0 +1,176 @@
+// Package proxy is the embedded front door: an http.Handler that reads a request, has an endpoint picked for it and streams the answer
+// through.
+//
+// It promises that an accepted request is not dropped while any endpoint could take it: an engine's headers are held
+// until its first body byte, and until then every failure moves the request to the next best endpoint. After that byte a stream that
+// breaks ends with an error event and any other answer with a broken connection, never with an end that looks whole.
+// A client that leaves cancels its work at the engine, and every counter that a request raised comes down again.
+//
+// It refuses to change the bytes of a request or an answer, to follow redirects, and to send anything to an
+// address that is not an endpoint of a pool, whatever a header says. Listening, TLS and tokens are its caller's.
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// Options is what a Gateway goes by. The zero value of each field means its default.
+type Options struct {
+	// SelectModel chooses the pool by the model in the body. Without it everything goes to the fleet's first pool and unknown models are
+	// the engine's to refuse.
+	SelectModel bool
+	// MaxBodyBytes bounds one request body (413 beyond), BodyBudget all of them together (429 beyond). Defaults: 256 MiB and 1 GiB.
+	MaxBodyBytes, BodyBudget int64
+
+	// ConnectTimeout bounds dialling an endpoint, and its TLS handshake. Default 2 s.
+	ConnectTimeout time.Duration
+	// FirstByteTimeout bounds the time from a request's last byte to the first body byte of its answer, over all attempts; 504 beyond.
+	// Default 10 min, negative for none.
+	FirstByteTimeout time.Duration
+	// AttemptTimeout is how long one endpoint may keep a request without a body byte while another could take it. Default: no limit,
+	// because a long prompt in a long queue is no fault; a frozen endpoint is found by its lack of progress.
+	AttemptTimeout time.Duration
+	// IdleTimeout bounds the time between two body bytes in either direction. Default 5 min, negative for none.
+	IdleTimeout time.Duration
+	// RouteTimeouts bound whole requests by the name of the pool; none for pools that are missing or have 0.
+	RouteTimeouts map[string]time.Duration
+	// MaxAttempts bounds how many endpoints a request is sent to. Default 5.
+	MaxAttempts int
+
+	// OpenPaths are paths opened to clients beside those of the OpenAI API, each matched whole.
+	OpenPaths []string
+	// TrustHeaders keeps gateway headers that clients send, for clients that are gateways themselves.
+	TrustHeaders bool
+	// HideEndpoint leaves out the answer's headers that name the endpoint and the reason for it.
+	HideEndpoint bool
+
+	// Record gets every RecordEvery-th decision, on the request's goroutine; nil or 0 for none.
+	Record      func(*route.Record)
+	RecordEvery int
+}
+
+// Defaults of Options.
+const (
+	DefaultBodyBudget       = 1 << 30
+	DefaultConnectTimeout   = 2 * time.Second
+	DefaultFirstByteTimeout = 10 * time.Minute
+	DefaultIdleTimeout      = 5 * time.Minute
+	DefaultMaxAttempts      = 5
+)
+
+// settings is Options with defaults filled in, and what is derived from them. It never changes once made.
+type settings struct {
+	Options
+	open   map[string]bool
+	budget *openai.Budget
+}
+
+// Gateway is the front door. Make one with New; all methods may be called by any goroutine.
+type Gateway struct {
+	fleet      *fleet.Fleet
+	now        func() time.Duration
+	log        *slog.Logger
+	metrics    *metrics
+	settings   atomic.Pointer[settings]
+	transports transports
+	stored     stored
+
+	draining atomic.Bool
+	cut      context.Context
+	cutOff   context.CancelFunc
+	decided  atomic.Uint64
+
+	scratches sync.Pool // *openai.Scratch
+	readers   sync.Pool // *openai.UsageReader
+	pieces    sync.Pool // *[]byte of pieceSize
+	lines     sync.Pool // *[]byte of lineSize
+}
+
+// New makes a gateway to the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics are registered
+// with reg, which must not hold another Gateway's.
+func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Gateway {
+	g := &Gateway{fleet: f, now: now, log: log}
+	g.scratches.New = func() any { return new(openai.Scratch) }
+	g.readers.New = func() any { return openai.NewUsageReader(false) }
+	g.pieces.New = func() any { return newBuffer(pieceSize) }
+	g.lines.New = func() any { return newBuffer(lineSize) }
+	g.cut, g.cutOff = context.WithCancel(context.Background())
+	g.stored.endpoints = make(map[string]string)
+	g.Apply(o)
+	g.metrics = newMetrics(reg, g)
+	return g
+}
+
+// Apply takes over new options; requests in flight go on under those they began with. Call it after fleet.Apply when both
+// change: connections and metrics of pools that are gone are let go.
+func (g *Gateway) Apply(o Options) {
+	s := &settings{Options: o, open: make(map[string]bool)}
+	for _, p := range o.OpenPaths {
+		s.open[p] = true
+	}
+	setDefault(&s.MaxBodyBytes, openai.DefaultBodyLimit)
+	setDefault(&s.BodyBudget, DefaultBodyBudget)
+	setDefault(&s.ConnectTimeout, DefaultConnectTimeout)
+	setDefault(&s.FirstByteTimeout, DefaultFirstByteTimeout)
+	setDefault(&s.IdleTimeout, DefaultIdleTimeout)
+	setDefault(&s.MaxAttempts, DefaultMaxAttempts)
+	if old := g.settings.Load(); old != nil && old.BodyBudget == s.BodyBudget {
+		s.budget = old.budget
+	} else {
+		s.budget = openai.NewBudget(s.BodyBudget)
+	}
+	g.settings.Store(s)
+	used := make(map[*tls.Config]bool)
+	for _, p := range g.fleet.Pools() {
+		for _, e := range p.Endpoints() {
+			used[e.TLS] = true
+		}
+	}
+	g.transports.prune(used, s.ConnectTimeout)
+	if g.metrics != nil {
+		g.metrics.prune(g.fleet)
+	}
+}
+
+func setDefault[T int | int64 | time.Duration](field *T, value T) {
+	if *field == 0 {
+		*field = value
+	}
+}
+
+// Drain makes /readyz say 503 from now on, so that load balancers send no more. Requests are served as before.
+func (g *Gateway) Drain() { g.draining.Store(true) }
+
+// Cut ends every request in flight, streams with an error event. It is for the end of a drain that took too long; there is no way
+// back.
+func (g *Gateway) Cut() { g.cutOff() }
+
+// Close lets go of idle connections to endpoints.
+func (g *Gateway) Close() { g.transports.closeIdle() }
+
+// ServeHTTP serves one request.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &call{g: g, w: w, r: r, set: g.settings.Load(), start: g.now()}
+	c.takeID()
+	if g.local(c) {
+		return
+	}
+	defer c.finish()
+	c.serve()
+	if c.broken {
+		c.finish()
+		panic(http.ErrAbortHandler) // the one way to tell a client that an answer under way is not whole
+	}
+}

@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// Paths of the gateway's own.
+const (
+	pathLive  = "/healthz"
+	pathReady = "/readyz"
+)
+
+// local answers what needs no endpoint, and reports whether it has.
+func (g *Gateway) local(c *call) bool {
+	switch c.r.URL.Path {
+	case pathLive:
+		c.reply(http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+		return true
+	case pathReady:
+		c.ready()
+		return true
+	}
+	if c.admit() {
+		if c.path.Operation != "models" {
+			return false
+		}
+		c.models()
+	}
+	c.finish()
+	return true
+}
+
+func (c *call) reply(status int, contentType string, body []byte) {
+	h := c.w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.status = status
+	c.w.WriteHeader(status)
+	if c.r.Method != http.MethodHead {
+		_, _ = c.w.Write(body) // a client that left needs no answer
+	}
+}
+
+// readiness is the body of /readyz.
+type readiness struct {
+	Ready    bool            `json:"ready"`
+	Draining bool            `json:"draining"`
+	Pools    []poolReadiness `json:"pools"`
+}
+
+type poolReadiness struct {
+	Name  string `json:"name"`
+	Ready bool   `json:"ready"`
+}
+
+// ready says whether requests are welcome: the gateway is not draining, and at least one pool has an endpoint for them. One pool
+// without endpoints must not take the others out of traffic.
+func (c *call) ready() {
+	body := readiness{Draining: c.g.draining.Load(), Pools: []poolReadiness{}}
+	for _, p := range c.g.fleet.Pools() {
+		ready := p.Ready()
+		body.Ready = body.Ready || ready
+		body.Pools = append(body.Pools, poolReadiness{p.Name(), ready})
+	}
+	body.Ready = body.Ready && !body.Draining
+	status := http.StatusOK
+	if !body.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	data, _ := json.Marshal(body) // strings and truth values always marshal
+	c.reply(status, "application/json", append(data, '\n'))
+}
+
+// models answers /v1/models with the union over the pools that have a ready endpoint, and /v1/models/{id} with one of it.
+func (c *call) models() {
+	var lists [][]openai.Model
+	for _, p := range c.g.fleet.Pools() {
+		if p.Ready() {
+			lists = append(lists, listed(p))
+		}
+	}
+	id := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(c.r.URL.Path, "/"), "/v1/models"), "/")
+	if id == "" {
+		c.reply(http.StatusOK, "application/json", openai.MergeModels(lists...))
+		return
+	}
+	id = strings.TrimPrefix(id, "/")
+	for _, list := range lists {
+		for _, m := range list {
+			if m.ID != id {
+				continue
+			}
+			one := openai.MergeModels([]openai.Model{m})
+			one = one[len(`{"object":"list","data":[`) : len(one)-len("]}")]
+			c.reply(http.StatusOK, "application/json", one)
+			return
+		}
+	}
+	c.fail(openai.ModelNotFound.Errorf("no pool lists %.100q", id))
+}
+
+// listed is what a pool's engines list. Names that only the configuration knows are added, because requests for them are served:
+// an engine that was started under a path lists that path.
+func listed(p *fleet.Pool) []openai.Model {
+	var list []openai.Model
+	have := make(map[string]bool)
+	for _, m := range p.Models() {
+		have[m.ID] = true
+		list = append(list, openai.Model{ID: m.ID, Parent: m.Parent, Raw: m.Raw})
+	}
+	if name := p.Config().Model; name != "" && !have[name] {
+		list = append(list, openai.Model{ID: name})
+	}
+	return list
+}
+
+// record puts a decision into the form that replay reads.
+func (c *call) record(lease *fleet.Lease) *route.Record {
+	profile := c.pool.Config().Profile
+	r := &route.Record{ID: c.id, Time: time.Now().UTC().Format(time.RFC3339Nano), Pool: c.pool.Name(), Profile: profile.Name, View: *lease.View, Decision: lease.Decision}
+	if profile.Name == "weights" {
+		r.Weights = make(map[string]float64, len(profile.Terms))
+		for _, t := range profile.Terms {
+			r.Weights[t.Name] = float64(t.Weight)
+		}
+	}
+	return r
+}

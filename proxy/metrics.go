@@ -1,0 +1,174 @@
+package proxy
+
+import (
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// metrics is what the front door counts. Every label's values come from the configuration, from what engines list or from a table in the code,
+// never from a request (O02, O03).
+type metrics struct {
+	requests  *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	first     *prometheus.HistogramVec
+	decision  *prometheus.HistogramVec
+	prompt    *prometheus.CounterVec
+	cached    *prometheus.CounterVec
+	output    *prometheus.CounterVec
+	moves     *prometheus.CounterVec
+	aborts    *prometheus.CounterVec
+	broken    *prometheus.CounterVec
+	inFlight  *prometheus.GaugeVec
+	decisions *decisions
+
+	mu    sync.Mutex
+	pools map[string]bool // those that have series
+}
+
+// The labels.
+const (
+	labelPool      = "pool"
+	labelOperation = "operation"
+	labelCode      = "code"
+	labelModel     = "model"
+	labelReason    = "reason"
+	labelEndpoint  = "endpoint"
+)
+
+func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_" + name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_" + name, Help: help, Buckets: buckets}, labels)
+	}
+	m := &metrics{
+		requests: counter("requests_total", "Requests answered, by pool, operation and status code; 499 is a client that left first.",
+			labelPool, labelOperation, labelCode),
+		duration: histogram("request_duration_seconds", "Time from a request's headers to the end of its answer.", longBuckets(), labelPool, labelOperation),
+		first: histogram("time_to_first_token_seconds", "Time from a streamed request's headers to the first body byte of its answer.",
+			longBuckets(), labelPool, labelOperation),
+		decision: histogram("decision_seconds", "Time to read a request's fields, hash its prompt and pick an endpoint.",
+			prometheus.ExponentialBuckets(10e-6, 2.5, 10), labelPool),
+		prompt:    counter("prompt_tokens_total", "Prompt tokens that engines reported, cached ones included.", labelPool, labelModel),
+		cached:    counter("cached_prompt_tokens_total", "Prompt tokens that engines reported as taken from cache.", labelPool, labelModel),
+		output:    counter("output_tokens_total", "Output tokens that engines reported.", labelPool, labelModel),
+		moves:     counter("moves_total", "Requests taken from one endpoint to another before the first body byte, by reason.", labelPool, labelReason),
+		aborts:    counter("client_aborts_total", "Requests whose client left before the end of the answer.", labelPool, labelOperation),
+		broken:    counter("broken_answers_total", "Answers that ended early after their first body byte, by reason.", labelPool, labelReason),
+		inFlight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_in_flight", Help: "Requests being served, from decision to end."}, []string{labelPool}),
+		decisions: &decisions{fleet: g.fleet, counts: make(map[seat]*atomic.Uint64)},
+		pools:     make(map[string]bool),
+	}
+	bodies := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_request_body_bytes", Help: "Memory held for request bodies."},
+		func() float64 { return float64(g.settings.Load().budget.Used()) })
+	reg.MustRegister(m.requests, m.duration, m.first, m.decision, m.prompt, m.cached, m.output, m.moves, m.aborts, m.broken,
+		m.inFlight, m.decisions, bodies)
+	return m
+}
+
+// longBuckets reach from a cached answer of a small model to an hour (O05).
+func longBuckets() []float64 {
+	return []float64{.01, .025, .05, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400, 3600}
+}
+
+// prune deletes the series of pools that the fleet no longer holds (O06), and touches those of its own so that they begin at 0.
+func (m *metrics) prune(f *fleet.Fleet) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	current := make(map[string]bool)
+	for _, p := range f.Pools() {
+		current[p.Name()] = true
+		m.inFlight.WithLabelValues(p.Name())
+	}
+	for pool := range m.pools {
+		if current[pool] {
+			continue
+		}
+		match := prometheus.Labels{labelPool: pool}
+		for _, v := range []*prometheus.CounterVec{m.requests, m.prompt, m.cached, m.output, m.moves, m.aborts, m.broken} {
+			v.DeletePartialMatch(match)
+		}
+		for _, v := range []*prometheus.HistogramVec{m.duration, m.first, m.decision} {
+			v.DeletePartialMatch(match)
+		}
+		m.inFlight.DeletePartialMatch(match)
+	}
+	m.pools = current
+}
+
+// seat is an endpoint in a pool.
+type seat struct{ pool, endpoint string }
+
+// decisions counts decisions by endpoint. It is a collector of its own because endpoints come and go without the front door being told: a scrape
+// shows those that are in the fleet, and forgets the rest.
+type decisions struct {
+	fleet  *fleet.Fleet
+	mu     sync.RWMutex
+	counts map[seat]*atomic.Uint64
+}
+
+func (d *decisions) add(pool, endpoint string) {
+	s := seat{pool, endpoint}
+	d.mu.RLock()
+	n := d.counts[s]
+	d.mu.RUnlock()
+	if n == nil {
+		d.mu.Lock()
+		if n = d.counts[s]; n == nil {
+			n = new(atomic.Uint64)
+			d.counts[s] = n
+		}
+		d.mu.Unlock()
+	}
+	n.Add(1)
+}
+
+func (d *decisions) desc() *prometheus.Desc {
+	return prometheus.NewDesc("sluice_decisions_total", "Decisions, by the endpoint they chose.", []string{labelPool, labelEndpoint}, nil)
+}
+
+// Describe is part of prometheus.Collector.
+func (d *decisions) Describe(out chan<- *prometheus.Desc) { out <- d.desc() }
+
+// Collect is part of prometheus.Collector.
+func (d *decisions) Collect(out chan<- prometheus.Metric) {
+	current := make(map[seat]bool)
+	for _, p := range d.fleet.Pools() {
+		for _, name := range p.Snapshot().Names {
+			current[seat{p.Name(), name}] = true
+		}
+	}
+	d.mu.Lock()
+	maps.DeleteFunc(d.counts, func(s seat, _ *atomic.Uint64) bool { return !current[s] })
+	counts := maps.Clone(d.counts)
+	d.mu.Unlock()
+	desc := d.desc()
+	for s := range current {
+		value := 0.0
+		if n := counts[s]; n != nil {
+			value = float64(n.Load())
+		}
+		out <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, s.pool, s.endpoint)
+	}
+}
+
+// codeLabel is the status as a label; engines may send any three digits, of which only real statuses are kept apart.
+func codeLabel(status int) string {
+	switch status {
+	case 200:
+		return "200"
+	case 499:
+		return "499"
+	}
+	if status < 100 || status > 599 {
+		return "other"
+	}
+	return strconv.Itoa(status)
+}

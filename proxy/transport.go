@@ -1,0 +1,164 @@
+package proxy
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// transports keeps one http.Transport for each way of speaking to endpoints.
+type transports struct {
+	// dial replaces the network where a test brings its own; nil for TCP.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
+
+	mu sync.RWMutex
+	by map[way]*http.Transport
+}
+
+// way is what makes connections differ beside the address.
+type way struct {
+	tls     *tls.Config // as configured, compared by identity
+	server  string      // the name in the certificate
+	h2c     bool
+	connect time.Duration
+}
+
+// Sizes of the buffers of one connection. A body beyond the write buffer goes to the socket in one piece, see conn.
+const (
+	readBuffer  = 16 << 10
+	writeBuffer = 8 << 10
+)
+
+const (
+	// idleConnsPerHost keeps as many connections as an engine is likely to have requests.
+	idleConnsPerHost = 1024
+	idleConnTimeout  = 90 * time.Second
+	// maxAnswerHeader bounds an engine's headers in bytes; an engine that sends more is at fault.
+	maxAnswerHeader = 1 << 20
+)
+
+// of returns the transport for an endpoint.
+func (t *transports) of(e *fleet.Endpoint, connect time.Duration) *http.Transport {
+	w := way{tls: e.TLS, h2c: e.H2C, connect: connect}
+	if e.TLS != nil {
+		w.server = serverName(e)
+	}
+	t.mu.RLock()
+	found := t.by[w]
+	t.mu.RUnlock()
+	if found != nil {
+		return found
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if found = t.by[w]; found != nil {
+		return found
+	}
+	if t.by == nil {
+		t.by = make(map[way]*http.Transport)
+	}
+	t.by[w] = newTransport(w, t.dial)
+	return t.by[w]
+}
+
+// serverName is the name that the endpoint's certificate must be for: what its settings say, else the host it was configured
+// under.
+func serverName(e *fleet.Endpoint) string {
+	if e.TLS.ServerName != "" {
+		return e.TLS.ServerName
+	}
+	host := e.Host
+	if host == "" {
+		host = e.Name
+	}
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		return h
+	}
+	return host
+}
+
+func newTransport(w way, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: w.connect, KeepAlive: 15 * time.Second}).DialContext
+	}
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			c, err := dial(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return conn{c}, nil
+		},
+		TLSHandshakeTimeout:    w.connect,
+		DisableCompression:     true,
+		MaxIdleConnsPerHost:    idleConnsPerHost,
+		IdleConnTimeout:        idleConnTimeout,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		ReadBufferSize:         readBuffer,
+		WriteBufferSize:        writeBuffer,
+		Protocols:              new(http.Protocols),
+	}
+	t.Protocols.SetHTTP1(!w.h2c)
+	t.Protocols.SetUnencryptedHTTP2(w.h2c)
+	if w.tls != nil {
+		t.TLSClientConfig = w.tls.Clone()
+		t.TLSClientConfig.ServerName = w.server
+	}
+	return t
+}
+
+// prune forgets the transports for settings that no endpoint has any longer. Requests on them go on.
+func (t *transports) prune(used map[*tls.Config]bool, connect time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for w, transport := range t.by {
+		if w.connect != connect || w.tls != nil && !used[w.tls] {
+			delete(t.by, w)
+			transport.CloseIdleConnections()
+		}
+	}
+}
+
+func (t *transports) closeIdle() {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, transport := range t.by {
+		transport.CloseIdleConnections()
+	}
+}
+
+// conn lets a request body write itself to the socket in its own large pieces. The transport's own copy would make an intermediate
+// buffer for each request and write it 32 KB at a time.
+type conn struct{ net.Conn }
+
+// ReadFrom is called by the transport's write buffer with what is left of a body.
+func (c conn) ReadFrom(r io.Reader) (int64, error) {
+	if l, ok := r.(*io.LimitedReader); ok {
+		if w, ok := l.R.(io.WriterTo); ok {
+			n, err := w.WriteTo(limitedWriter{c.Conn, l})
+			return n, err
+		}
+	}
+	return io.Copy(struct{ io.Writer }{c.Conn}, r)
+}
+
+// limitedWriter writes no more than the limit of the reader it stands for.
+type limitedWriter struct {
+	w io.Writer
+	l *io.LimitedReader
+}
+
+func (w limitedWriter) Write(p []byte) (int, error) {
+	if int64(len(p)) > w.l.N {
+		return 0, io.ErrShortWrite
+	}
+	n, err := w.w.Write(p)
+	w.l.N -= int64(n)
+	return n, err
+}
