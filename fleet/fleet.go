@@ -104,10 +104,10 @@ func (f *Fleet) Apply(now time.Duration, configs []PoolConfig, fallback string) 
 		p := old[c.Name]
 		if p == nil {
 			p = NewPool(c.Name)
+			p.onModels = f.relist // before anyone else knows the pool
 		}
 		delete(old, c.Name)
 		p.Apply(now, c)
-		p.onModels = f.relist
 		f.pools = append(f.pools, p)
 		if c.Name == fallback && fallback != "" {
 			f.fallback = p

@@ -21,7 +21,7 @@ const (
 	splitRatio = 1.8
 	// splitEvidence is how many tokens of prompt an endpoint must have computed before its speed counts in telling kinds apart.
 	splitEvidence = 4000
-	// regroupEvery is how many first tokens of unlabelled endpoints pass between two looks at the kinds.
+	// regroupEvery is how many first tokens (or readings with computed prompt) of an unlabelled endpoint pass between two looks at the kinds.
 	regroupEvery = 16
 )
 
@@ -29,7 +29,8 @@ const (
 type speed struct {
 	prefillSeconds, prefillTokens float64
 	decodeSeconds, decodeTokens   float64
-	firsts                        int
+	// firsts counts the first tokens it comes from, reads the readings.
+	firsts, reads int
 }
 
 // kind is a group of endpoints that share their rates.
@@ -73,7 +74,12 @@ func (p *Pool) learnPrefill(ep *endpoint, seconds, tokens float64) {
 		s.prefillTokens = s.prefillTokens*speedDecay + tokens
 		s.firsts++
 	})
-	if ep.GPU() == "" && ep.speed.firsts%regroupEvery == 0 {
+	p.regroupAfter(ep, ep.speed.firsts)
+}
+
+// regroupAfter looks at the kinds again when so many pieces of evidence are a reason to.
+func (p *Pool) regroupAfter(ep *endpoint, pieces int) {
+	if ep.row >= 0 && ep.GPU() == "" && pieces%regroupEvery == 0 {
 		p.regroup()
 	}
 }
@@ -101,11 +107,15 @@ func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 	p.teach(ep, func(s *speed) {
 		if seconds > 0 && tokens > 0 {
 			s.prefillSeconds, s.prefillTokens = s.prefillSeconds*speedDecay+seconds, s.prefillTokens*speedDecay+tokens
+			s.reads++
 		}
 		if outSeconds > 0 && outTokens > 0 {
 			s.decodeSeconds, s.decodeTokens = s.decodeSeconds*speedDecay+outSeconds, s.decodeTokens*speedDecay+outTokens
 		}
 	})
+	if seconds > 0 && tokens > 0 {
+		p.regroupAfter(ep, ep.speed.reads)
+	}
 }
 
 // regroup tells the kinds apart: by engine and GPU label where there is a label, else by measured speed, a new kind
@@ -145,7 +155,11 @@ func (p *Pool) regroup() {
 		}
 		place(ep.engine+" speed "+string(rune('A'+group%26)), ep)
 	}
-	p.placeUnknown(unknown, place)
+	name := "not measured yet"
+	if len(measured) > 0 && len(p.kinds) == 1 {
+		name = p.kinds[0].name
+	}
+	p.placeUnknown(unknown, name, place)
 	p.view.Rates = make([]route.Rate, max(len(p.kinds), 1))
 	for k := range p.kinds {
 		p.view.Rates[k] = p.kinds[k].rate()
@@ -153,15 +167,11 @@ func (p *Pool) regroup() {
 	p.dirty = true
 }
 
-// placeUnknown puts endpoints without evidence where the pool's mean speed is: with the one kind there is, or in a kind of their own that starts from
-// everyone's evidence.
-func (p *Pool) placeUnknown(unknown []*endpoint, place func(string, *endpoint)) {
+// placeUnknown puts endpoints without evidence under name: with the one kind that was measured, or in a kind of their own that starts
+// from everyone's evidence.
+func (p *Pool) placeUnknown(unknown []*endpoint, name string, place func(string, *endpoint)) {
 	if len(unknown) == 0 {
 		return
-	}
-	name := "not measured yet"
-	if len(p.kinds) == 1 && p.rows[0].GPU() == "" {
-		name = p.kinds[0].name
 	}
 	var all kind
 	for k := range p.kinds {

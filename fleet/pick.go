@@ -70,14 +70,14 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
 	v := &p.view
 	p.gather(now.Seconds(), cfg, r)
 	d := cfg.Profile.Decide(v)
-	v.Turn++
-	if d.Verdict != route.Send {
-		return nil, d
-	}
 	var copied *route.View
-	if r.Record {
+	if r.Record && d.Verdict == route.Send {
 		c := v.Clone()
 		copied = &c
+	}
+	v.Turn++ // after the copy, which has to give the same decision again
+	if d.Verdict != route.Send {
+		return nil, d
 	}
 	l := p.reserve(now.Seconds(), r, d)
 	l.View = copied
@@ -159,13 +159,14 @@ func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapte
 	return route.AdapterFull
 }
 
-// reserve counts the request at the chosen endpoint and notes what its cache will hold.
+// reserve counts the request at the chosen endpoint and notes what its cache will hold. It counts in whole tokens: sums of whole numbers
+// are exact in any order, so that columns cannot drift and the same history gives the same decisions.
 func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	v, row := &p.view, int(d.Endpoint)
 	ep := p.rows[row]
-	uncached := max(v.Request.PromptTokens-v.Match[row]*v.Request.BlockTokens, 1)
+	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.BlockTokens, 1))
 	l := &Lease{Endpoint: ep.Endpoint, Decision: d, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
-		held: uncached + v.Request.OutputTokens, streamed: r.Streamed, queued: true, lost: make(chan struct{})}
+		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, queued: true, lost: make(chan struct{})}
 	ep.leases[l] = struct{}{}
 	if l.prev = ep.last; l.prev != nil {
 		l.prev.next = l
@@ -189,6 +190,8 @@ func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	p.means.sent(float64(uncached))
 	return l
 }
+
+func whole(tokens float32) float32 { return float32(math.Round(float64(tokens))) }
 
 // rehead sets the columns that follow from the oldest request before its first token.
 func (p *Pool) rehead(ep *endpoint) {
@@ -228,7 +231,7 @@ func (l *Lease) prefilled() {
 	v.Prefilling[ep.row] = max(v.Prefilling[ep.row]-1, 0)
 	v.Backlog[ep.row] = max(v.Backlog[ep.row]-l.uncached, 0)
 	if ep.first == nil {
-		v.Prefilling[ep.row], v.Backlog[ep.row] = 0, 0 // what rounding left over
+		v.Prefilling[ep.row], v.Backlog[ep.row] = 0, 0 // sums beyond 16 million are rounded
 	}
 	p.rehead(ep)
 }
@@ -320,6 +323,9 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 		v := &p.view
 		v.InFlight[ep.row] = float32(len(ep.leases))
 		v.Held[ep.row] = max(v.Held[ep.row]-l.held, 0)
+		if len(ep.leases) == 0 {
+			v.Held[ep.row] = 0 // sums beyond 16 million are rounded
+		}
 		if l.sent > ep.readAt {
 			v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
 		}
@@ -332,6 +338,9 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 			p.learnDecode(ep, t-l.firstAt, float64(o.OutputTokens-1))
 		}
 	case Failed, Refused:
+		if t < ep.ejectedUntil {
+			break // one fault ends many requests, and is one fault
+		}
 		ep.fails++
 		if o.Ending == Refused || ep.fails >= failsToEject {
 			ep.ejectedUntil = t + ejection(ep.fails)

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -51,8 +52,10 @@ type endpoint struct {
 	progressAt float64
 	state      route.State
 	why        string
-	stalled    bool
 	asked      bool
+	down       string // why it can't be reached, empty when it can
+	unmetered  bool
+	stalled    bool
 	engine     string
 	models     []Model
 	listed     map[string]bool
@@ -156,7 +159,7 @@ func (p *Pool) blocksFor(ep *endpoint) int {
 	if !(tokens > 0) {
 		tokens = defaultKVTokens
 	}
-	return int(tokens / p.means.blockTokens())
+	return int(min(tokens/p.means.blockTokens(), prefix.MaxBlocks))
 }
 
 // defaultKVTokens stands for a cache of unknown size: less than any GPU worth routing to.
@@ -164,18 +167,24 @@ const defaultKVTokens = 100_000
 
 // restate derives the state and its reason from what is known of the endpoint.
 func (ep *endpoint) restate() {
-	state, why := ep.state&route.Unmetered, ""
+	ep.state, ep.why = 0, ""
 	switch {
-	case ep.Drain:
-		state, why = state|route.Draining, "taken out of traffic by configuration"
 	case !ep.asked:
-		state, why = state|route.NotReady, "not asked yet"
+		ep.state, ep.why = route.NotReady, "not asked yet"
+	case ep.down != "":
+		ep.state, ep.why = route.NotReady, ep.down
 	case ep.stalled:
-		state, why = state|route.NotReady, "requests in flight and no progress"
-	case ep.state&route.NotReady != 0:
-		state, why = state|route.NotReady, ep.why
+		ep.state, ep.why = route.NotReady, "requests in flight and no progress"
 	}
-	ep.state, ep.why = state, why
+	if ep.Drain {
+		ep.state |= route.Draining
+		if ep.why == "" {
+			ep.why = "taken out of traffic by configuration"
+		}
+	}
+	if ep.unmetered {
+		ep.state |= route.Unmetered
+	}
 }
 
 // moveByteless tells every request that has had no byte from this endpoint to go elsewhere.
@@ -204,18 +213,18 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	p.learnFromEngine(ep, &r)
 	resized := r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0
 	if progressed(&ep.reading, &r) || ep.readAt == route.Never {
-		ep.progressAt = now.Seconds()
+		ep.progressAt, ep.stalled = now.Seconds(), false
 	}
 	ep.reading, ep.readAt, ep.missing = r, at.Seconds(), missing
 	ep.resident, ep.queued = set(r.Resident), set(r.WaitingAdapters)
-	ep.asked = true
-	ep.state &^= route.NotReady | route.Unmetered
+	ep.asked, ep.down, ep.unmetered = true, "", false
 	ep.stalled = p.stalls(ep, now.Seconds())
 	ep.restate()
 	if ep.stalled {
 		ep.moveByteless()
 	}
 	ep.sweep(now.Seconds(), p)
+	maps.DeleteFunc(ep.expected, func(_ string, sent float64) bool { return now.Seconds()-sent >= expectFor })
 	if resized {
 		p.index.Resize(ep.slot, p.blocksFor(ep))
 	}
@@ -223,7 +232,8 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 }
 
 // stalls reports whether an endpoint serves requests and yet neither its counters nor its bodies have moved for too
-// long: a frozen engine behind a process that still answers.
+// long: a frozen engine behind a process that still answers. Once stalled it stays so until something moves or it has nothing left to
+// serve, since our requests have left it and prove nothing any more.
 func (p *Pool) stalls(ep *endpoint, now float64) bool {
 	if !(ep.reading.Running > 0) || len(ep.leases) == 0 || math.IsNaN(ep.reading.DecodeTokens) {
 		return ep.stalled && ep.reading.Running > 0
@@ -241,9 +251,10 @@ func restarted(old, now *Reading) bool {
 	return now.PrefillTokens < old.PrefillTokens || now.DecodeTokens < old.DecodeTokens
 }
 
-// progressed reports that any of the engine's counters moved.
+// progressed reports that any of the engine's counters moved; one that the engine does not have never does.
 func progressed(old, now *Reading) bool {
-	return now.PrefillTokens != old.PrefillTokens || now.DecodeTokens != old.DecodeTokens || now.CachedTokens != old.CachedTokens
+	moved := func(a, b float64) bool { return a < b || a > b } // false for NaN
+	return moved(old.PrefillTokens, now.PrefillTokens) || moved(old.DecodeTokens, now.DecodeTokens) || moved(old.CachedTokens, now.CachedTokens)
 }
 
 func set(names []string) map[string]bool {
@@ -257,7 +268,8 @@ func set(names []string) map[string]bool {
 	return s
 }
 
-// ObserveFailure takes the news that an endpoint gave no reading, with the reason in words.
+// ObserveFailure takes the news that an endpoint gave no reading, with the reason in words. One that was asked and whose answer was no good is
+// stale until there is a reading: traffic goes there if there is nowhere better.
 func (p *Pool) ObserveFailure(now time.Duration, name string, f Failure, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,22 +277,20 @@ func (p *Pool) ObserveFailure(now time.Duration, name string, f Failure, why str
 	if ep == nil {
 		return
 	}
+	ep.asked = true
 	switch f {
 	case Unreachable:
-		if ep.state&route.NotReady == 0 {
+		if ep.down == "" {
 			p.index.Clear(ep.slot) // it comes back, if it does, with an empty cache
+			clear(ep.expected)
 		}
-		ep.asked = true
-		ep.state |= route.NotReady
-		ep.why = why
-		ep.restate()
+		ep.down, ep.stalled = cmp.Or(why, "unreachable"), false
 		ep.moveByteless()
 	case NoMetrics:
-		ep.asked = true
-		ep.state = ep.state&^route.NotReady | route.Unmetered
+		ep.down, ep.unmetered, ep.stalled = "", true, false
 		ep.missing = []string{why}
-		ep.restate()
 	}
+	ep.restate()
 	p.dirty = true
 }
 
@@ -292,7 +302,7 @@ func (p *Pool) ObserveModels(now time.Duration, name, engine string, models []Mo
 		p.mu.Unlock()
 		return
 	}
-	changed := !slices.EqualFunc(ep.models, models, func(a, b Model) bool { return a.ID == b.ID && a.Parent == b.Parent })
+	changed := ep.engine != engine || !slices.EqualFunc(ep.models, models, func(a, b Model) bool { return a.ID == b.ID && a.Parent == b.Parent })
 	ep.models, ep.engine = models, engine
 	ep.listed = make(map[string]bool, len(models))
 	for _, m := range models {
@@ -309,12 +319,17 @@ func (p *Pool) ObserveModels(now time.Duration, name, engine string, models []Mo
 	}
 }
 
-// Tick notices what passes without an event: endpoints whose readings have become too old while requests wait there without a byte. They are
+// Tick notices what passes without an event: prefills of whole answers where no reading tells, and endpoints whose readings have become too old while requests wait there without a byte. They are
 // told to move, unless everything is stale and there is nowhere better. Call it a few times a second.
 func (p *Pool) Tick(now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	t, limit := now.Seconds(), p.config().StaleAfter.Seconds()
+	for _, ep := range p.rows {
+		if ep.unmetered {
+			ep.sweep(t, p)
+		}
+	}
 	fresh := func(ep *endpoint) bool {
 		return ep.state&(route.NotReady|route.Draining) == 0 && (ep.state&route.Unmetered != 0 || t-ep.readAt <= limit)
 	}
@@ -475,6 +490,9 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 		return "not ready"
 	case ep.state&route.Unmetered == 0 && now-ep.readAt > p.config().StaleAfter.Seconds():
 		s.Why = fmt.Sprintf("last reading %.1f s ago", now-ep.readAt)
+		if ep.readAt == route.Never {
+			s.Why = "no reading yet"
+		}
 		return "stale"
 	case now < ep.ejectedUntil:
 		s.Why = fmt.Sprintf("%d failures in a row", ep.fails)
