@@ -60,7 +60,7 @@ func BenchmarkRead(b *testing.B) {
 	for _, kind := range []string{"chat", "long", "escapes", "chinese", "ids"} {
 		for _, kb := range []int{2, 220, 400} {
 			p := sampleBody(kind, kb*1000)
-			body := BodyOf(p)
+			body := bodyOf(p)
 			var s Scratch
 			b.Run(fmt.Sprintf("%s/%dKB", kind, kb), func(b *testing.B) {
 				b.SetBytes(int64(len(p)))
@@ -80,7 +80,7 @@ func BenchmarkRead(b *testing.B) {
 // BenchmarkScan is BenchmarkRead without the block hashes.
 func BenchmarkScan(b *testing.B) {
 	for _, kb := range []int{220, 400} {
-		body := BodyOf(sampleBody("chat", kb*1000))
+		body := bodyOf(sampleBody("chat", kb*1000))
 		var s Scratch
 		b.Run(fmt.Sprintf("chat/%dKB", kb), func(b *testing.B) {
 			b.SetBytes(body.Len())

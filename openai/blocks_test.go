@@ -10,7 +10,7 @@ import (
 func blocksOf(t *testing.T, body, salt string) []uint64 {
 	t.Helper()
 	var s Scratch
-	r, err := Read("", "", BodyOf([]byte(body)), &s)
+	r, err := Read("", "", bodyOf([]byte(body)), &s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestMediaIsCountedApart(t *testing.T) {
 }
 
 func TestReadAllocations(t *testing.T) {
-	body := BodyOf(sampleBody("chat", 220_000))
+	body := bodyOf(sampleBody("chat", 220_000))
 	var s Scratch
 	got := testing.AllocsPerRun(50, func() {
 		r, err := Read("application/json", "", body, &s)

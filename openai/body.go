@@ -104,9 +104,13 @@ type Body struct {
 }
 
 // BodyOf makes a Body of bytes that somebody else owns, for callers that already hold a whole body. The bytes must not
-// change until the Body is freed and its readers are closed.
-func BodyOf(parts ...[]byte) *Body {
-	b := newBody(DefaultBodyLimit, nil)
+// change until the Body is freed and its readers are closed. limit (zero or less means DefaultBodyLimit) and budget bound
+// what Read decodes of it, not these bytes themselves.
+func BodyOf(limit int64, budget *Budget, parts ...[]byte) *Body {
+	if limit <= 0 {
+		limit = DefaultBodyLimit
+	}
+	b := newBody(limit, budget)
 	for _, p := range parts {
 		b.add(p)
 	}

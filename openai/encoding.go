@@ -28,7 +28,8 @@ func decoded(contentEncoding string, b *Body) (*Body, error) {
 	}
 	src := b.Reader()
 	defer func() { _ = src.Close() }()
-	r, err := decoder(coding, src)
+	buffered := bufio.NewReader(src)
+	r, err := decoder(coding, buffered)
 	var e *Error
 	if errors.As(err, &e) {
 		return nil, err
@@ -40,6 +41,13 @@ func decoded(contentEncoding string, b *Body) (*Body, error) {
 			_ = c.Close()
 		}
 	}
+	if err == nil {
+		// Text after the end of the stream: some readers pass over it, some refuse it.
+		if _, end := buffered.Peek(1); end == nil {
+			d.Free()
+			return nil, InvalidRequest.Errorf("the request body goes on after its %s stream", coding)
+		}
+	}
 	switch {
 	case err == nil:
 		return d, nil
@@ -49,12 +57,12 @@ func decoded(contentEncoding string, b *Body) (*Body, error) {
 	return nil, InvalidRequest.Errorf("the request body is not valid %s", coding)
 }
 
-func decoder(coding string, r io.Reader) (io.Reader, error) {
+func decoder(coding string, r *bufio.Reader) (io.Reader, error) {
 	switch coding {
 	case "gzip", "x-gzip":
 		return gzip.NewReader(r)
 	case "deflate":
-		return inflater(bufio.NewReader(r))
+		return inflater(r)
 	case "br":
 		return brotli.NewReader(r), nil
 	case "zstd":

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"errors"
 	"io"
 	"mime/multipart"
 	"slices"
@@ -19,7 +18,7 @@ func (r *Request) readForm(b *Body) error {
 	for {
 		// Raw: form readers of engines don't undo a Content-Transfer-Encoding either.
 		part, err := parts.NextRawPart()
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { // a body that is cut off gives an error that only wraps io.EOF
 			break
 		}
 		if err != nil {

@@ -17,10 +17,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
+func bodyOf(parts ...[]byte) *Body { return BodyOf(0, nil, parts...) }
+
 func read(t *testing.T, body string) (Request, error) {
 	t.Helper()
 	var s Scratch
-	return Read("application/json", "", BodyOf([]byte(body)), &s)
+	return Read("application/json", "", bodyOf([]byte(body)), &s)
 }
 
 func same(a, b Request) string {
@@ -157,7 +159,7 @@ func reference(p []byte) (Request, bool) {
 	for d.More() {
 		before := d.InputOffset()
 		key, err := d.Token()
-		if err != nil || loneSurrogate(p[before:d.InputOffset()]) {
+		if raw := bytes.TrimLeft(p[before:d.InputOffset()], ", \t\r\n"); err != nil || len(raw) <= maxKeyBytes+2 && loneSurrogate(raw) {
 			return r, false
 		}
 		var raw json.RawMessage
@@ -226,9 +228,6 @@ func referenceNumber(raw json.RawMessage) (int, bool) {
 
 // loneSurrogate looks at the escapes of a JSON string in its own way: every \u escape decoded to UTF-16 units in a run.
 func loneSurrogate(raw []byte) bool {
-	if len(raw) > maxKeyBytes && !bytes.Contains(raw, []byte(`\`)) {
-		return false
-	}
 	var units []uint16
 	flush := func() bool {
 		defer func() { units = units[:0] }()
@@ -262,7 +261,7 @@ func split(p []byte, seed uint64, parts int) *Body {
 		p = p[n:]
 		parts--
 	}
-	return BodyOf(append(cut, p)...)
+	return bodyOf(append(cut, p)...)
 }
 
 func FuzzRead(f *testing.F) {
@@ -278,8 +277,8 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p []byte, seed uint64) {
 		want, ok := reference(p)
 		var s1, s2 Scratch
-		got, err := Read("application/json", "", BodyOf(p), &s1)
-		if long := slices.ContainsFunc(bytes.Split(p, []byte(`"`)), func(k []byte) bool { return len(k) > maxKeyBytes }); (err == nil) != ok && !long {
+		got, err := Read("application/json", "", bodyOf(p), &s1)
+		if (err == nil) != ok {
 			t.Fatalf("Read(%q): got %v, encoding/json accepts: %v", p, err, ok)
 		}
 		again, err2 := Read("application/json", "", split(p, seed, 40), &s2)
@@ -293,7 +292,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("Read(%q) differs in one piece - and in parts +:\n%s", p, d)
 		}
 		got.PromptBytes, got.MediaBytes, got.PreviousResponseID = 0, 0, ""
-		if d := same(want, got); ok && d != "" {
+		if d := same(want, got); d != "" {
 			t.Fatalf("Read(%q), encoding/json -, got +:\n%s", p, d)
 		}
 		if a, b := s1.Blocks("m", "s"), s2.Blocks("m", "s"); !slices.Equal(a, b) {

@@ -294,28 +294,31 @@ func (u *UsageReader) json(p []byte) {
 				break
 			}
 		}
-		switch c := p[i]; c {
+		switch p[i] {
 		case '"':
 			s.inText, s.named = true, 0
 		case '{', '[':
 			s.depth++
 		case ':':
-			if s.depth == 1 && !s.capture && string(s.name[:min(s.named, len(s.name))]) == "usage" {
+			if s.atUsage() {
 				s.capture, from = true, i+1
 				u.held, u.over = u.held[:0], false
 			}
-		case '}', ']', ',':
-			if s.capture && s.depth == 1 {
-				u.endCapture(p[from:i])
-			}
-			if c != ',' {
-				s.depth--
-			}
+		case '}', ']':
+			u.endCapture(p[from:i])
+			s.depth--
+		case ',':
+			u.endCapture(p[from:i])
 		}
 	}
 	if s.capture {
 		u.hold(p[min(from, len(p)):], maxUsage)
 	}
+}
+
+// atUsage reports whether a colon here follows the top-level key usage.
+func (s *plainState) atUsage() bool {
+	return s.depth == 1 && !s.capture && s.named == len("usage") && string(s.name[:s.named]) == "usage"
 }
 
 // structure returns the index of the first byte of p, from i on, that may open or close a string, a list or an object, or
@@ -333,7 +336,11 @@ func structure(p []byte, i int) int {
 	return i
 }
 
+// endCapture reads the usage that was captured, with its last bytes, where the end of a member is that of usage.
 func (u *UsageReader) endCapture(p []byte) {
+	if !u.plain.capture || u.plain.depth != 1 {
+		return
+	}
 	u.plain.capture = false
 	u.hold(p, maxUsage)
 	if !u.over {

@@ -1,0 +1,169 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime/multipart"
+	"strings"
+	"testing"
+)
+
+type formPart struct{ name, file, value string }
+
+func form(t testing.TB, parts ...formPart) (contentType string, body []byte) {
+	t.Helper()
+	var out bytes.Buffer
+	w := multipart.NewWriter(&out)
+	for _, p := range parts {
+		var dst io.Writer
+		var err error
+		if p.file != "" {
+			dst, err = w.CreateFormFile(p.name, p.file)
+		} else {
+			dst, err = w.CreateFormField(p.name)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(dst, p.value)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return w.FormDataContentType(), out.Bytes()
+}
+
+func TestReadForm(t *testing.T) {
+	audio := formPart{"file", "a.wav", strings.Repeat("RIFF\x00\xff\r\n--", 200_000)}
+	model := formPart{"model", "", "whisper-1"}
+	for name, parts := range map[string][]formPart{
+		"model first":         {model, audio},                 // B23
+		"model after 2 MB":    {audio, model},                 // B24
+		"model twice, equal":  {model, audio, model},          // B11
+		"other fields beside": {{"x", "", "y"}, audio, model}, // B25
+	} {
+		contentType, body := form(t, append(parts, formPart{"stream", "", "true"})...)
+		var s Scratch
+		for _, b := range []*Body{bodyOf(body), split(body, 1, 1000)} {
+			r, err := Read(contentType, "", b, &s)
+			if err != nil || r.Model != "whisper-1" || !r.Form || !r.Stream || r.MediaBytes != int64(len(body)) {
+				t.Errorf("%s: got %+v, %v, want whisper-1 streamed", name, r, err)
+			}
+			if n := len(s.Blocks(r.Model, "")); n != 0 {
+				t.Errorf("%s: got %d blocks of a form, want none", name, n)
+			}
+		}
+	}
+	contentType, body := form(t, audio)
+	var s Scratch
+	if r, err := Read(contentType, "", bodyOf(body), &s); err != nil || r.Model != "" {
+		t.Errorf("form without model: got %q, %v, want none", r.Model, err)
+	}
+}
+
+func TestReadFormRefuses(t *testing.T) {
+	contentType, good := form(t, formPart{"file", "a.wav", "RIFF"}, formPart{"model", "", "m"})
+	bad := func(parts ...formPart) []byte {
+		_, p := form(t, parts...)
+		b := strings.TrimPrefix(contentType, "multipart/form-data; boundary=")
+		first, _, _ := bytes.Cut(p, []byte("\r\n"))
+		return bytes.ReplaceAll(p, first, []byte("--"+b))
+	}
+	for name, c := range map[string]struct {
+		contentType string
+		body        []byte
+	}{
+		// B24
+		"cut off in a header": {contentType, good[:100]},
+		"cut off in the file": {contentType, good[:len(good)-150]},
+		"end marker missing":  {contentType, good[:len(good)-6]},
+		"wrong boundary":      {"multipart/form-data; boundary=other", good},
+		"no boundary":         {"multipart/form-data", good},
+		"broken parameters":   {"multipart/form-data; boundary=\"", good},
+		"empty":               {contentType, nil},
+		"json":                {contentType, []byte(`{"model":"m"}`)},
+		// Z06
+		"model empty":         {contentType, bad(formPart{"model", "", ""})},
+		"model too long":      {contentType, bad(formPart{"model", "", strings.Repeat("m", MaxModelBytes+1)})},
+		"model a file":        {contentType, bad(formPart{"model", "m.txt", "m"})},
+		"model not UTF-8":     {contentType, bad(formPart{"model", "", "\xff"})},
+		"model with line end": {contentType, bad(formPart{"model", "", "a\nb"})},
+		"two models":          {contentType, bad(formPart{"model", "", "a"}, formPart{"model", "", "b"})},
+	} {
+		var s Scratch
+		_, err := Read(c.contentType, "", bodyOf(c.body), &s)
+		var e *Error
+		if !errors.As(err, &e) || e.Status != 400 {
+			t.Errorf("%s: got %v, want 400", name, err)
+		}
+	}
+}
+
+func TestRewriteModel(t *testing.T) {
+	contentType, formBody := form(t, formPart{"file", "a.wav", "m\r\n"}, formPart{"language", "", "old"}, formPart{"model", "", "old"})
+	for _, c := range []struct{ contentType, body, want string }{
+		// B32: order, numbers and spaces stay.
+		{"", `{"z":1.0, "big":12345678901234567890,"model" : "old","a":{"model":"old"}}`,
+			`{"z":1.0, "big":12345678901234567890,"model" : "n<\"ew","a":{"model":"old"}}`},
+		{"", `{"model":"old","mod\u0065l":"\u006fld"}`, `{"model":"n<\"ew","mod\u0065l":"n<\"ew"}`},
+		{contentType, string(formBody), strings.Replace(string(formBody), "name=\"model\"\r\n\r\nold", "name=\"model\"\r\n\r\nn<\"ew", 1)},
+	} {
+		for seed := range uint64(20) {
+			b := split([]byte(c.body), seed, 50)
+			var s Scratch
+			r, err := Read(c.contentType, "", b, &s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed, err := RewriteModel(&r, &s, `n<"ew`)
+			if err != nil {
+				t.Fatalf("%q: %v", c.body, err)
+			}
+			s.Reset()
+			b.Free()
+			reader := changed.Reader()
+			changed.Free()
+			got, err := io.ReadAll(reader)
+			if err != nil || string(got) != c.want || changed.Len() != int64(len(c.want)) {
+				t.Fatalf("got %q (Len %d), %v\nwant %q", got, changed.Len(), err, c.want)
+			}
+			reader.Close()
+		}
+	}
+	var s Scratch
+	r, err := Read("", "", bodyOf([]byte(`{}`)), &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := RewriteModel(&r, &s, "m"); err == nil {
+		t.Error("body without model: got no error")
+	}
+}
+
+func FuzzForm(f *testing.F) {
+	contentType, body := form(f, formPart{"file", "a.wav", "RIFF--\r\n"}, formPart{"model", "", "m"}, formPart{"n", "", "2"})
+	f.Add(contentType, body)
+	f.Add("multipart/form-data; boundary=b", []byte("--b\nContent-Disposition: form-data; name=model\n\nm\n--b--"))
+	f.Add("multipart/form-data; boundary=b", []byte("--b\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b\r\n"))
+	f.Fuzz(func(t *testing.T, contentType string, p []byte) {
+		var s Scratch
+		a, err := Read(contentType, "", bodyOf(p), &s)
+		b, err2 := Read(contentType, "", split(p, uint64(len(p)), 30), &s)
+		if (err == nil) != (err2 == nil) || a.Model != b.Model {
+			t.Errorf("%q: got %q, %v in one piece, %q, %v in parts", p, a.Model, err, b.Model, err2)
+		}
+		if err != nil || !b.Form {
+			return
+		}
+		changed, err := RewriteModel(&b, &s, "other")
+		if err != nil {
+			return
+		}
+		r := changed.Reader()
+		q, _ := io.ReadAll(r)
+		if again, err := Read(contentType, "", bodyOf(q), &s); err != nil || again.Model != "other" {
+			t.Errorf("%q rewritten to %q: got model %q, %v", p, q, again.Model, err)
+		}
+	})
+}
