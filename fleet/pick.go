@@ -176,7 +176,9 @@ func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	ep.last = l
 	v.InFlight[row]++
 	v.Prefilling[row]++
-	v.SentSince[row]++
+	if l.unread() {
+		v.SentSince[row]++
+	}
 	v.Backlog[row] += uncached
 	v.Held[row] += l.held
 	p.rehead(ep)
@@ -235,6 +237,10 @@ func (l *Lease) prefilled() {
 	}
 	p.rehead(ep)
 }
+
+// unread reports whether the endpoint's last reading cannot have seen this request. One that was sent in the same instant as the
+// scrape counts as not seen, so that a burst in that instant spreads.
+func (l *Lease) unread() bool { return l.sent >= l.ep.readAt }
 
 // FirstByte notes the first body byte of the answer: the first token, where the answer is streamed.
 func (l *Lease) FirstByte(now time.Duration) {
@@ -326,7 +332,7 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 		if len(ep.leases) == 0 {
 			v.Held[ep.row] = 0 // sums beyond 16 million are rounded
 		}
-		if l.sent > ep.readAt {
+		if l.unread() {
 			v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
 		}
 	}

@@ -384,7 +384,7 @@ func (p *Pool) layout(s *route.Snapshot) {
 		v.LastCold[i], v.EjectedUntil[i] = ep.lastCold, ep.ejectedUntil
 		for l := range ep.leases {
 			v.Held[i] += l.held
-			if l.sent > ep.readAt {
+			if l.unread() {
 				v.SentSince[i]++
 			}
 		}
