@@ -2,8 +2,10 @@ package openai
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -197,5 +199,68 @@ func TestReadBodyAllocations(t *testing.T) {
 	// The Body itself. A collection may empty the pool in between, hence the average.
 	if got > 1.5 {
 		t.Errorf("ReadBody: got %v allocations, want 1", got)
+	}
+}
+
+// wideConn is a connection as CopyBody wants it used.
+type wideConn struct {
+	net.Conn
+	mu     *sync.Mutex
+	writes *[]int
+}
+
+func (c wideConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	*c.writes = append(*c.writes, len(p))
+	c.mu.Unlock()
+	return c.Conn.Write(p)
+}
+
+func (c wideConn) ReadFrom(r io.Reader) (int64, error) {
+	if n, ok, err := CopyBody(c, r); ok {
+		return n, err
+	}
+	return io.Copy(struct{ io.Writer }{c}, r)
+}
+
+func TestCopyBodyUnderNetHTTP(t *testing.T) {
+	p := bytes.Repeat([]byte("0123456789"), 40_000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if got, err := io.ReadAll(r.Body); err != nil || !bytes.Equal(got, p) {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	defer server.Close()
+	var mu sync.Mutex
+	var writes []int
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		return wideConn{conn, &mu, &writes}, err
+	}}
+	defer transport.CloseIdleConnections()
+	b, err := ReadBody(bytes.NewReader(p), int64(len(p)), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Free()
+	for _, body := range []io.ReadCloser{b.Reader(), io.NopCloser(bytes.NewReader(p))} {
+		req, err := http.NewRequest(http.MethodPost, server.URL, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = int64(len(p))
+		resp, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("the server got another body")
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(writes) < 2 || writes[1] != len(p) {
+		t.Errorf("got writes of %v bytes, want the header and then all %d", writes, len(p))
 	}
 }
