@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/sluice-gateway/sluice/route"
 )
 
 // sec is a time on the fleet's clock.
@@ -216,5 +214,3 @@ func empty(t *testing.T, p *Pool) {
 		t.Errorf("got %d in flight, want none", n)
 	}
 }
-
-var _ = route.Send

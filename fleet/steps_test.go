@@ -1,0 +1,526 @@
+package fleet
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// step is something that happens at a time in seconds, and which endpoints new requests go to afterwards.
+type step struct {
+	at   float64
+	says string
+	do   func(p *Pool)
+	want string // names without port, joined by blanks
+}
+
+// play runs steps on a pool. To see where requests go it sends some that have no prefix and end at once, aborted.
+func play(t *testing.T, p *Pool, steps []step) {
+	t.Helper()
+	for _, s := range steps {
+		if s.do != nil {
+			s.do(p)
+		}
+		got := make(map[string]bool)
+		for range 64 {
+			l, _ := p.Pick(sec(s.at), short())
+			if l != nil {
+				got[strings.TrimSuffix(l.Endpoint.Name, ":8000")] = true
+				l.Done(sec(s.at), Outcome{Ending: Aborted})
+			}
+		}
+		var names []string
+		for _, e := range p.Endpoints() {
+			if name := strings.TrimSuffix(e.Name, ":8000"); got[name] {
+				names = append(names, name)
+			}
+		}
+		if joined := strings.Join(names, " "); joined != s.want {
+			t.Errorf("%v s, %s: requests go to %q, want %q", s.at, s.says, joined, s.want)
+		}
+		audit(t, p)
+	}
+}
+
+func read(at float64, name string, r Reading) func(*Pool) {
+	return func(p *Pool) { p.Observe(sec(at), sec(at), name+":8000", r, nil) }
+}
+
+func fail(at float64, name string, f Failure) func(*Pool) {
+	return func(p *Pool) { p.ObserveFailure(sec(at), name+":8000", f, "connection refused") }
+}
+
+func both(fs ...func(*Pool)) func(*Pool) {
+	return func(p *Pool) {
+		for _, f := range fs {
+			f(p)
+		}
+	}
+}
+
+// F06, F07: one late reading is harmless, an endpoint without any is left out while others have theirs, and when nobody has one, routing
+// goes on by what it counts itself.
+func TestStaleEndpointLeavesAndReturns(t *testing.T) {
+	play(t, newPool(t, 2), []step{
+		{at: 0, says: "both read at 0", want: "e0 e1"},
+		{at: 1.9, says: "both late, not yet stale", want: "e0 e1"},
+		{at: 2, says: "e0 read again, e1 exactly at the limit", do: read(2, "e0", idle(1)), want: "e0 e1"},
+		{at: 2.1, says: "e1 past the limit", want: "e0"},
+		{at: 2.1, says: "its failed scrapes say nothing more", do: fail(2.1, "e1", ScrapeFailed), want: "e0"},
+		{at: 3, says: "e1 read again", do: read(3, "e1", idle(1)), want: "e0 e1"},
+		{at: 60, says: "nobody could be read for a minute", want: "e0 e1"},
+		{at: 60, says: "one comes back and is preferred", do: read(60, "e1", idle(1)), want: "e1"},
+	})
+	p := newPool(t, 1)
+	l, d := p.Pick(sec(60), short())
+	if l == nil || !d.Blind {
+		t.Errorf("one endpoint, stale: got lease %v, blind %v, want a lease and blind", l, d.Blind)
+	}
+	if s := p.Status(sec(60))[0]; s.State != "stale" || s.Why == "" {
+		t.Errorf("got state %q because %q, want stale with a reason", s.State, s.Why)
+	}
+}
+
+// F06: readings that never work, from the start on, don't stop traffic either.
+func TestScrapesThatNeverWork(t *testing.T) {
+	p := NewPool("m")
+	p.Apply(0, PoolConfig{Name: "m", Endpoints: named(2)})
+	if p.Ready() {
+		t.Error("ready before anyone was asked")
+	}
+	play(t, p, []step{
+		{at: 0, says: "not asked yet", want: ""},
+		{at: .1, says: "e0 was asked and timed out", do: fail(.1, "e0", ScrapeFailed), want: "e0"},
+		{at: .2, says: "e1 as well", do: fail(.2, "e1", ScrapeFailed), want: "e0 e1"},
+		{at: .3, says: "e1 can be read and is preferred", do: read(.3, "e1", idle(0)), want: "e1"},
+	})
+	if s := p.Status(sec(1))[0]; s.State != "stale" || strings.Contains(s.Why, "000000") {
+		t.Errorf("got state %q because %q, want stale and no made-up age", s.State, s.Why)
+	}
+	if !p.Ready() {
+		t.Error("not ready, though endpoints may serve")
+	}
+}
+
+// E21: an endpoint that can't be reached is out at once, and comes back with an empty cache.
+func TestUnreachableEndpoint(t *testing.T) {
+	p := newPool(t, 2)
+	q := prompt(1, 25_600)
+	waiting := pick(t, p, 0, q)
+	streaming := pick(t, p, 0, &Request{Model: "m", PromptBytes: 100, Streamed: true, Tried: []string{other(waiting)}})
+	streaming.FirstByte(sec(.1))
+	name := strings.TrimSuffix(waiting.Endpoint.Name, ":8000")
+	p.ObserveFailure(sec(.2), waiting.Endpoint.Name, Unreachable, "connection refused")
+	if !told(waiting) {
+		t.Error("a request without a byte stays at an endpoint that can't be reached")
+	}
+	if told(streaming) {
+		t.Error("a request whose answer is on its way was told to move")
+	}
+	rest := strings.TrimSuffix(other(waiting), ":8000")
+	waiting.Done(sec(.2), Outcome{Ending: Moved})
+	again := pick(t, p, .2, q)
+	if again.Endpoint.Name == waiting.Endpoint.Name {
+		t.Error("it moved to where it came from")
+	}
+	play(t, p, []step{
+		{at: .3, says: "one is out", want: rest},
+		{at: .4, says: "a timeout on top changes nothing", do: fail(.4, name, ScrapeFailed), want: rest},
+		{at: .5, says: "the other one goes too", do: fail(.5, rest, Unreachable), want: ""},
+		{at: .6, says: "the first is back", do: read(.6, name, idle(5000)), want: name},
+	})
+	if s := p.Status(sec(.6)); s[0].PrefixBlocks+s[1].PrefixBlocks != 0 {
+		t.Errorf("prefix blocks of endpoints that went away: %d and %d", s[0].PrefixBlocks, s[1].PrefixBlocks)
+	}
+}
+
+// other names the endpoint of e0 and e1 that the lease is not at.
+func other(l *Lease) string {
+	if l.Endpoint.Name == "e0:8000" {
+		return "e1:8000"
+	}
+	return "e0:8000"
+}
+
+// Tick moves what waits for a first byte at an endpoint that nobody can read, but only when there is somewhere to go.
+func TestTickMovesOnlyToSomewhereBetter(t *testing.T) {
+	p := newPool(t, 2)
+	l := pick(t, p, 0, short())
+	p.Tick(sec(10))
+	if told(l) {
+		t.Fatal("everything is stale: told to move to nowhere better")
+	}
+	p.Observe(sec(10), sec(10), other(l), idle(0), nil)
+	if p.Tick(sec(11.9)); !told(l) {
+		t.Fatal("stale for 10 s, no byte, another one is fresh: not told to move")
+	}
+	p.Tick(sec(12)) // twice is harmless
+	l.Done(sec(12), Outcome{Ending: Moved})
+	empty(t, p)
+}
+
+// A draining endpoint, or one out of reach, is nowhere better.
+func TestTickCountsOnlyWhatMayServe(t *testing.T) {
+	p := newPool(t, 2)
+	l := pick(t, p, 0, short())
+	eps := named(2)
+	for i := range eps {
+		eps[i].Drain = eps[i].Name == other(l)
+	}
+	p.SetEndpoints(0, eps)
+	p.Observe(sec(10), sec(10), other(l), idle(0), nil)
+	if p.Tick(sec(10)); told(l) {
+		t.Error("told to move to an endpoint that drains")
+	}
+}
+
+// E24: metrics that starve behind a burst prove nothing while answers flow.
+func TestSlowProbeAloneDoesNotMove(t *testing.T) {
+	p := newPool(t, 2)
+	flowing := pick(t, p, 0, short())
+	waiting := pick(t, p, 0, &Request{Model: "m", PromptBytes: 100, Streamed: true, Tried: []string{other(flowing)}})
+	flowing.FirstByte(sec(.1))
+	for now := 0.5; now < 30; now += .5 {
+		flowing.Progress(sec(now))
+		p.Observe(sec(now), sec(now), other(flowing), idle(0), nil)
+		p.ObserveFailure(sec(now), flowing.Endpoint.Name, ScrapeFailed, "timeout")
+		if p.Tick(sec(now)); told(waiting) || told(flowing) {
+			t.Fatalf("at %v s: told to move from an engine whose bytes flow", now)
+		}
+	}
+	for now := 30.; now < 33; now += .5 { // and now it is silent as well
+		p.Observe(sec(now), sec(now), other(flowing), idle(0), nil)
+		p.Tick(sec(now))
+	}
+	if !told(waiting) || told(flowing) {
+		t.Errorf("silent for 3 s: waiting told %v, flowing told %v, want true and false", told(waiting), told(flowing))
+	}
+}
+
+// stalledPool has a request at e0 for a minute in which nothing moved there, while everything else of e0 looks well.
+func stalledPool(t *testing.T, counters func(*Reading)) (*Pool, *Lease) {
+	t.Helper()
+	p := newPool(t, 2)
+	l := pick(t, p, 0, &Request{Model: "m", PromptBytes: 100, Streamed: true, Tried: []string{"e1:8000"}})
+	for now := 1.; now <= 70; now++ {
+		r := working(2, 5000)
+		counters(&r)
+		p.Observe(sec(now), sec(now), "e0:8000", r, nil)
+		p.Observe(sec(now), sec(now), "e1:8000", idle(now), nil)
+		if now < 60 && told(l) {
+			t.Fatalf("at %v s: told to move before the limit", now)
+		}
+	}
+	return p, l
+}
+
+// E23: an engine that answers health and metrics and yet makes no token is out, whichever counters it has.
+func TestStalledEngineLeavesAndReturns(t *testing.T) {
+	for name, counters := range map[string]func(*Reading){
+		"all counters":     func(*Reading) {},
+		"no cached tokens": func(r *Reading) { r.CachedTokens = UnknownReading().CachedTokens },
+		"only decode tokens": func(r *Reading) {
+			r.CachedTokens, r.PrefillTokens = UnknownReading().CachedTokens, UnknownReading().PrefillTokens
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, l := stalledPool(t, counters)
+			if !told(l) {
+				t.Fatal("a request at an engine that froze a minute ago was not told to move")
+			}
+			l.Done(sec(70), Outcome{Ending: Moved})
+			still := working(2, 5000)
+			counters(&still)
+			moved := working(2, 5001)
+			counters(&moved)
+			play(t, p, []step{
+				{at: 70, says: "frozen", want: "e1"},
+				{at: 71, says: "still frozen, though we have nothing there", do: read(71, "e0", still), want: "e1"},
+				{at: 72, says: "it makes tokens for others again", do: both(read(72, "e0", moved), read(72, "e1", idle(72))), want: "e0 e1"},
+			})
+		})
+	}
+}
+
+// E16: being stalled ends with whatever shows that it is over.
+func TestStallEnds(t *testing.T) {
+	for says, event := range map[string]func(*Pool){
+		"it has nothing to serve any more": read(71, "e0", idle(5000)),
+		"it was restarted":                 read(71, "e0", working(1, 3)),
+		"it went away and came back":       both(fail(70.5, "e0", Unreachable), read(71, "e0", working(2, 5000))),
+		"it has no metrics any more":       fail(71, "e0", NoMetrics),
+	} {
+		p, l := stalledPool(t, func(*Reading) {})
+		l.Done(sec(70), Outcome{Ending: Moved})
+		play(t, p, []step{
+			{at: 70, says: "frozen", want: "e1"},
+			{at: 71, says: says, do: both(event, read(71, "e1", idle(71))), want: "e0 e1"},
+		})
+	}
+}
+
+// An idle engine makes no tokens, and one that has just got its first request has not had the time.
+func TestIdleIsNotStalled(t *testing.T) {
+	p := newPool(t, 1)
+	for now := 1.; now <= 200; now++ {
+		p.Observe(sec(now), sec(now), "e0:8000", idle(5000), nil)
+	}
+	l := pick(t, p, 200, short())
+	for now := 201.; now <= 259; now++ {
+		p.Observe(sec(now), sec(now), "e0:8000", working(1, 5000), nil)
+	}
+	if told(l) {
+		t.Error("59 s into its first request the engine counts as stalled")
+	}
+	for now := 260.; now <= 400; now++ {
+		l.Progress(sec(now))
+		p.Observe(sec(now), sec(now), "e0:8000", working(1, 5000), nil)
+	}
+	if s := p.Status(sec(400))[0]; s.State != "ready" {
+		t.Errorf("counters stand still and bytes flow: got %q (%s), want ready", s.State, s.Why)
+	}
+}
+
+// end picks at name (of e0 and e1) and ends the request so.
+func end(at float64, name string, times int, e Ending) func(*Pool) {
+	return func(p *Pool) {
+		var open []*Lease
+		for range times {
+			tried := "e1:8000"
+			if name == "e1" {
+				tried = "e0:8000"
+			}
+			if l, _ := p.Pick(sec(at), &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{tried}}); l != nil {
+				open = append(open, l)
+			}
+		}
+		for _, l := range open {
+			l.Done(sec(at), Outcome{Ending: e})
+		}
+	}
+}
+
+// E16: being put aside ends by itself, soon after one fault and later where faults go on, and a success ends it at once.
+func TestEjectionExpires(t *testing.T) {
+	fresh := func(at float64) func(*Pool) { return func(p *Pool) { observeAll(p, at) } }
+	play(t, newPool(t, 2), []step{
+		{at: 0, says: "two errors are no proof", do: end(0, "e0", 2, Failed), want: "e0 e1"},
+		{at: 0, says: "three in a row are", do: end(0, "e0", 1, Failed), want: "e1"},
+		{at: 3.9, says: "aside", do: fresh(3.9), want: "e1"},
+		{at: 4, says: "over", want: "e0 e1"},
+		{at: 4, says: "one more error and it is out for longer", do: end(4, "e0", 1, Failed), want: "e1"},
+		{at: 11.9, says: "aside", do: fresh(11.9), want: "e1"},
+		{at: 12, says: "over", want: "e0 e1"},
+		{at: 12, says: "a success forgets the past", do: end(12, "e0", 1, Finished), want: "e0 e1"},
+		{at: 12, says: "so two errors are no proof again", do: end(12, "e0", 2, Failed), want: "e0 e1"},
+		{at: 12, says: "who leaves or moves proves nothing", do: both(end(12, "e0", 5, Aborted), end(12, "e0", 5, Moved)), want: "e0 e1"},
+	})
+	play(t, newPool(t, 2), []step{
+		{at: 0, says: "a refused connection is proof at once", do: end(0, "e0", 1, Refused), want: "e1"},
+		{at: 1, says: "for a second", want: "e0 e1"},
+		{at: 1, says: "both out: a doubtful endpoint beats none", do: both(end(1, "e0", 1, Refused), end(1, "e1", 1, Refused)), want: "e0 e1"},
+	})
+	play(t, newPool(t, 2), []step{
+		{at: 0, says: "one broken connection takes fifty requests with it", do: end(0, "e0", 50, Failed), want: "e1"},
+		{at: 4, says: "and is one fault", do: fresh(4), want: "e0 e1"},
+	})
+}
+
+func TestEjectionIsBounded(t *testing.T) {
+	for fails, want := range map[int]float64{1: 1, 2: 2, 3: 4, 5: 16, 6: 30, 1000: 30, 1 << 40: 30} {
+		if got := ejection(fails); got != want {
+			t.Errorf("ejection(%d): got %v s, want %v", fails, got, want)
+		}
+	}
+}
+
+// E13: an endpoint that fails at once looks idle for ever; it must not draw everyone's requests.
+func TestFastFailingEndpointIsNoSink(t *testing.T) {
+	p := newPool(t, 4)
+	failed, open := 0, []*Lease{}
+	for i := range 2000 {
+		now := float64(i) / 100
+		observeAll(p, now)
+		l := pick(t, p, now, short())
+		if l.Endpoint.Name == "e2:8000" {
+			l.Done(sec(now), Outcome{Ending: Failed})
+			failed++
+			continue
+		}
+		l.FirstByte(sec(now))
+		if open = append(open, l); len(open) > 20 {
+			open[0].Done(sec(now), Outcome{OutputTokens: 50})
+			open = open[1:]
+		}
+	}
+	if failed > 8 {
+		t.Errorf("in 20 s and 2000 requests, %d went to the endpoint that fails them", failed)
+	}
+	if failed < 4 {
+		t.Errorf("it was tried %d times only: it would never come back", failed)
+	}
+}
+
+// E19: a draining endpoint gets nothing new and keeps what it has; taken back, it serves again. Draining hides no other fault.
+func TestDrain(t *testing.T) {
+	p := newPool(t, 2)
+	eps := named(2)
+	eps[0].Drain = true
+	kept := pick(t, p, 0, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e1:8000"}})
+	drain := func(p *Pool) { p.SetEndpoints(0, eps) }
+	undrain := func(p *Pool) { p.SetEndpoints(0, named(2)) }
+	play(t, p, []step{
+		{at: 0, says: "e0 drains", do: drain, want: "e1"},
+		{at: .1, says: "a reading does not end it", do: read(.1, "e0", idle(0)), want: "e1"},
+		{at: .1, says: "taken back", do: undrain, want: "e0 e1"},
+		{at: .2, says: "it drains, and then can't be reached", do: both(drain, fail(.2, "e0", Unreachable)), want: "e1"},
+		{at: .2, says: "taken back out of reach", do: undrain, want: "e1"},
+		{at: .3, says: "within reach", do: read(.3, "e0", idle(0)), want: "e0 e1"},
+	})
+	p = newPool(t, 2)
+	kept = pick(t, p, 0, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e1:8000"}})
+	drain(p)
+	if told(kept) || p.InFlight() != 1 {
+		t.Errorf("draining: told to move %v, in flight %d, want false and 1", told(kept), p.InFlight())
+	}
+	if s := p.Status(0)[0]; s.State != "draining" || s.InFlight != 1 {
+		t.Errorf("got %q with %d in flight, want draining with 1", s.State, s.InFlight)
+	}
+	kept.Done(0, Outcome{})
+	empty(t, p)
+}
+
+// E25, E27, D04: who is removed gets nothing more and leaves nothing behind; who comes back under the same name is someone else.
+func TestRemovedEndpointStartsClean(t *testing.T) {
+	p := newPool(t, 2)
+	q := prompt(1, 25_600)
+	l := pick(t, p, 0, q)
+	name := l.Endpoint.Name
+	failing := pick(t, p, 0, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{other(l)}})
+	failing.Done(0, Outcome{Ending: Refused})
+	var rest []Endpoint
+	for _, e := range named(2) {
+		if e.Name != name {
+			rest = append(rest, e)
+		}
+	}
+	p.SetEndpoints(0, rest)
+	if !told(l) {
+		t.Error("the endpoint is gone, and its request without a byte was not told")
+	}
+	play(t, p, []step{{at: 0, says: "removed", want: strings.TrimSuffix(rest[0].Name, ":8000")}})
+	p.SetEndpoints(0, named(2))
+	audit(t, p)
+	p.Observe(0, 0, name, idle(0), nil)
+	for _, s := range p.Status(0) {
+		if s.Endpoint.Name == name && (s.InFlight != 0 || s.PrefixBlocks != 0 || s.State != "ready") {
+			t.Errorf("recreated: in flight %d, %d prefix blocks, %s (%s), want a clean start", s.InFlight, s.PrefixBlocks, s.State, s.Why)
+		}
+	}
+	l.FirstByte(sec(1)) // the old request ends at the old endpoint
+	l.Done(sec(1), Outcome{Ending: Failed, OutputTokens: 9})
+	empty(t, p)
+	if l2 := pick(t, p, 1, short()); l2 == nil {
+		t.Fatal("no endpoint")
+	}
+}
+
+// Engines without metrics are known by what is counted here, and never stale.
+func TestUnmeteredEndpoint(t *testing.T) {
+	p := NewPool("m")
+	p.Apply(0, PoolConfig{Name: "m", Endpoints: named(2)})
+	play(t, p, []step{
+		{at: 0, says: "e0 works and has no metrics", do: fail(0, "e0", NoMetrics), want: "e0"},
+		{at: 500, says: "a reading of e1 does not make e0 worse", do: read(500, "e1", idle(0)), want: "e0 e1"},
+		{at: 501, says: "e0 down", do: fail(501, "e0", Unreachable), want: "e1"},
+		{at: 501.5, says: "e0 up", do: fail(501.5, "e0", NoMetrics), want: "e0 e1"},
+	})
+	whole := pick(t, p, 502, &Request{Model: "m", PromptBytes: 4000, Tried: []string{"e1:8000"}})
+	p.Tick(sec(502.01))
+	if s := p.Status(sec(502.01))[0]; s.Prefilling != 1 {
+		t.Errorf("a moment later %d requests prefill, want 1", s.Prefilling)
+	}
+	p.Tick(sec(512))
+	if s := p.Status(sec(512))[0]; s.Prefilling != 0 || s.InFlight != 1 {
+		t.Errorf("10 s later %d requests prefill of %d in flight, want 0 of 1", s.Prefilling, s.InFlight)
+	}
+	whole.Done(sec(512), Outcome{})
+	empty(t, p)
+}
+
+// A restarted engine has an empty cache: its counters fall, and what it was believed to hold is forgotten.
+func TestEngineRestartClearsPrefix(t *testing.T) {
+	p := newPool(t, 1)
+	pick(t, p, 0, prompt(1, 25_600)).Done(0, Outcome{})
+	held := func() int { return p.Status(0)[0].PrefixBlocks }
+	if p.Observe(sec(1), sec(1), "e0:8000", idle(9000), nil); held() != 100 {
+		t.Fatalf("counters rose: %d blocks, want 100", held())
+	}
+	if p.Observe(sec(2), sec(2), "e0:8000", UnknownReading(), nil); held() != 100 {
+		t.Fatalf("counters not known: %d blocks, want 100", held())
+	}
+	p.Observe(sec(3), sec(3), "e0:8000", idle(9000), nil)
+	if p.Observe(sec(4), sec(4), "e0:8000", idle(10), nil); held() != 0 {
+		t.Errorf("counters fell: %d blocks, want none", held())
+	}
+}
+
+// E39: an endpoint's share of the index follows its own cache size, and impossible sizes (Z08) neither empty nor flood it.
+func TestIndexFollowsCacheSize(t *testing.T) {
+	p := newPool(t, 1)
+	size := func(tokens float64) {
+		r := idle(1000)
+		r.KVTokens = tokens
+		p.Observe(0, 0, "e0:8000", r, nil)
+	}
+	fill := func() int {
+		for id := range 30 {
+			pick(t, p, 0, prompt(id+1, 25_600)).Done(0, Outcome{})
+		}
+		return p.Status(0)[0].PrefixBlocks
+	}
+	size(6400) // 64 tokens a block at 4 bytes a token
+	if got := fill(); got != 100 {
+		t.Errorf("a cache of 6400 tokens: %d blocks, want 100", got)
+	}
+	inf := math.Inf(1)
+	for _, odd := range []float64{-5, 0, UnknownReading().KVTokens, inf} {
+		size(12_800)
+		size(odd)
+		if got := fill(); got < 200 {
+			t.Errorf("a cache said to be %v after 12800: %d blocks, want at least 200", odd, got)
+		}
+	}
+}
+
+// Status tells each state with its reason.
+func TestStatus(t *testing.T) {
+	p := NewPool("m")
+	eps := named(6)
+	eps[3].Drain = true
+	p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+	observeAll(p, 0)
+	p.SetEndpoints(0, append(eps, Endpoint{Name: "e6:8000"}))
+	for _, name := range []string{"e0:8000", "e1:8000", "e2:8000", "e3:8000", "e5:8000"} {
+		p.Observe(sec(5), sec(5), name, idle(0), nil)
+	}
+	p.ObserveFailure(sec(5), "e1:8000", Unreachable, "connection refused")
+	l := pick(t, p, 5, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e0:8000", "e5:8000"}})
+	l.Done(sec(5), Outcome{Ending: Refused})
+	got := make(map[string]string)
+	for _, s := range p.Status(sec(5.5)) {
+		got[s.Endpoint.Name] = s.State + ": " + s.Why
+	}
+	want := map[string]string{"e0:8000": "ready: ", "e1:8000": "not ready: connection refused", "e2:8000": "ejected: 1 failures in a row",
+		"e3:8000": "draining: taken out of traffic by configuration", "e4:8000": "stale: last reading 5.5 s ago", "e5:8000": "ready: ", "e6:8000": "not ready: not asked yet"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if s := p.Snapshot(); s.States[1] != route.NotReady {
+		t.Errorf("snapshot: e1 has state %v, want not ready", s.States[1])
+	}
+}
