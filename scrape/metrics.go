@@ -1,0 +1,93 @@
+package scrape
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// results are the values of the label result.
+const (
+	resultOK          = "ok"
+	resultFailed      = "failed"
+	resultUnreachable = "unreachable"
+	resultNoMetrics   = "no_metrics"
+)
+
+// metrics are the poller's own. Labels come from configuration and from the table of dialects.
+type metrics struct {
+	scrapes *prometheus.CounterVec
+	seconds *prometheus.HistogramVec
+	bytes   *prometheus.GaugeVec
+	missing *prometheus.GaugeVec
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		scrapes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_scrapes_total",
+			Help: "Scrapes of endpoints by result: ok, failed (the last reading ages), unreachable (the endpoint can't serve), no_metrics (it serves, without a metrics page)."},
+			[]string{"pool", "endpoint", "result"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "sluice_scrape_duration_seconds",
+			Help:    "Time from asking an endpoint for its metrics page to the end of the answer, or to giving up.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}}, []string{"pool"}),
+		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_scrape_page_bytes",
+			Help: "Size of the last metrics page of an endpoint."}, []string{"pool", "endpoint"}),
+		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_scrape_missing_metric",
+			Help: "1 for each metric that routing could use and the endpoint's engine does not have, or whose values can't be true."},
+			[]string{"pool", "endpoint", "metric"}),
+	}
+	if r == nil {
+		return m, nil
+	}
+	for _, c := range []prometheus.Collector{m.scrapes, m.seconds, m.bytes, m.missing} {
+		if err := r.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// endpointMetrics are the series of one endpoint in one pool.
+type endpointMetrics struct {
+	of      *metrics
+	labels  prometheus.Labels
+	results map[string]prometheus.Counter
+	seconds prometheus.Observer
+	bytes   prometheus.Gauge
+	missing []string
+}
+
+func (m *metrics) endpoint(pool, name string) *endpointMetrics {
+	e := &endpointMetrics{of: m, labels: prometheus.Labels{"pool": pool, "endpoint": name}, results: make(map[string]prometheus.Counter),
+		seconds: m.seconds.WithLabelValues(pool), bytes: m.bytes.WithLabelValues(pool, name)}
+	for _, r := range []string{resultOK, resultFailed, resultUnreachable, resultNoMetrics} {
+		e.results[r] = m.scrapes.WithLabelValues(pool, name, r)
+	}
+	return e
+}
+
+func (e *endpointMetrics) took(d time.Duration) { e.seconds.Observe(d.Seconds()) }
+
+// lacks replaces the list of missing metrics.
+func (e *endpointMetrics) lacks(missing []string) {
+	for _, m := range e.missing {
+		if !slices.Contains(missing, m) {
+			e.of.missing.DeleteLabelValues(e.labels["pool"], e.labels["endpoint"], m)
+		}
+	}
+	for _, m := range missing {
+		e.of.missing.WithLabelValues(e.labels["pool"], e.labels["endpoint"], m).Set(1)
+	}
+	e.missing = slices.Clone(missing)
+}
+
+// leave removes every series of the endpoint.
+func (e *endpointMetrics) leave() {
+	e.of.scrapes.DeletePartialMatch(e.labels)
+	e.of.bytes.DeletePartialMatch(e.labels)
+	e.of.missing.DeletePartialMatch(e.labels)
+}
+
+// leavePool removes the series of a pool without endpoints.
+func (m *metrics) leavePool(pool string) { m.seconds.DeleteLabelValues(pool) }

@@ -1,0 +1,181 @@
+package scrape
+
+import (
+	"context"
+	"hash/fnv"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// Options are a poller's settings; the zero value is usable.
+type Options struct {
+	// Interval is the time between two scrapes of one endpoint; 0 means DefaultInterval.
+	Interval time.Duration
+	// AskInterval is the time between two looks at what an endpoint lists; 0 means DefaultAskInterval.
+	AskInterval time.Duration
+	// Now is the fleet's clock: the time since an origin, which must never jump. nil means the time since New.
+	Now func() time.Duration
+	// Log takes changes of state; nil means nowhere.
+	Log *slog.Logger
+	// Registerer takes the poller's own metrics; nil means nowhere.
+	Registerer prometheus.Registerer
+	// DialContext opens connections to endpoints; nil means the network.
+	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
+}
+
+// How often the poller looks after its pools.
+const (
+	tickEvery  = 100 * time.Millisecond
+	matchEvery = 2 // ticks between two comparisons of the fleet with the goroutines
+)
+
+// Poller keeps a fleet's readings fresh: one goroutine an endpoint, so that no endpoint waits for another.
+type Poller struct {
+	fleet   *fleet.Fleet
+	opts    Options
+	metrics *metrics
+	pages   sync.Pool // of *[]byte
+	workers map[place]*worker
+	warned  map[*fleet.Pool]time.Duration // pools whose intervals were found wrong, and with which limit
+}
+
+// place is an endpoint in a pool. The pool is told by its address: one that was removed and came back is another.
+type place struct {
+	pool *fleet.Pool
+	name string
+}
+
+// New makes a poller for a fleet. It reports an error if readings of a pool that the fleet has would be stale before the next ones arrive, or if its
+// metrics are registered already.
+func New(f *fleet.Fleet, opts Options) (*Poller, error) {
+	if opts.Interval == 0 {
+		opts.Interval = DefaultInterval
+	}
+	if opts.AskInterval == 0 {
+		opts.AskInterval = DefaultAskInterval
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Now == nil {
+		start := time.Now()
+		opts.Now = func() time.Duration { return time.Since(start) }
+	}
+	for _, p := range f.Pools() {
+		if err := CheckIntervals(opts.Interval, p.Config().StaleAfter); err != nil {
+			return nil, err
+		}
+	}
+	m, err := newMetrics(opts.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	return &Poller{fleet: f, opts: opts, metrics: m, pages: sync.Pool{New: func() any { return new([]byte) }},
+		workers: make(map[place]*worker), warned: make(map[*fleet.Pool]time.Duration)}, nil
+}
+
+// Run polls until ctx ends, and returns nil when every goroutine has ended too. Call it once.
+func (p *Poller) Run(ctx context.Context) error {
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for i := 0; ; i++ {
+		if i%matchEvery == 0 {
+			p.match(ctx)
+		}
+		for _, pool := range p.fleet.Pools() {
+			pool.Tick(p.opts.Now())
+		}
+		select {
+		case <-ctx.Done():
+			p.stop(func(place) bool { return true })
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// match makes the goroutines those of the fleet's endpoints: it starts and stops them, and restarts what is reached otherwise than before.
+func (p *Poller) match(ctx context.Context) {
+	want := make(map[place]fleet.Endpoint)
+	pools := p.fleet.Pools()
+	for _, pool := range pools {
+		p.check(pool)
+		for _, e := range pool.Endpoints() {
+			want[place{pool, e.Name}] = e
+		}
+	}
+	for pool := range p.warned {
+		if !slices.Contains(pools, pool) {
+			delete(p.warned, pool)
+		}
+	}
+	p.stop(func(at place) bool {
+		e, ok := want[at]
+		return !ok || !sameReach(&e, &p.workers[at].endpoint)
+	})
+	for at, e := range want {
+		if p.workers[at] == nil {
+			p.workers[at] = p.start(ctx, at.pool, e)
+		}
+	}
+}
+
+// check says once when a pool that came later has a limit too low for the interval.
+func (p *Poller) check(pool *fleet.Pool) {
+	limit := pool.Config().StaleAfter
+	err := CheckIntervals(p.opts.Interval, limit)
+	if err != nil && p.warned[pool] != limit {
+		p.opts.Log.Error("readings can't be kept fresh", "pool", pool.Name(), "error", err)
+		p.warned[pool] = limit
+	}
+}
+
+// stop ends workers and waits for them; a worker ends as soon as its context does, whatever its endpoint is doing.
+func (p *Poller) stop(which func(place) bool) {
+	var ended []*worker
+	for at, w := range p.workers {
+		if which(at) {
+			w.cancel()
+			ended = append(ended, w)
+			delete(p.workers, at)
+		}
+	}
+	for _, w := range ended {
+		<-w.done
+		w.metrics.leave()
+		others := false
+		for at := range p.workers {
+			others = others || at.pool.Name() == w.pool.Name()
+		}
+		if !others {
+			p.metrics.leavePool(w.pool.Name())
+		}
+	}
+}
+
+// sameReach reports whether two endpoints are reached and understood in the same way. Labels and draining are nothing to a poller.
+func sameReach(a, b *fleet.Endpoint) bool {
+	return a.Name == b.Name && a.Host == b.Host && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort && a.MetricsPath == b.MetricsPath &&
+		a.TLS == b.TLS && a.H2C == b.H2C && a.APIKey == b.APIKey
+}
+
+// timeout is how long a scrape may take: as long as it does no harm, since a busy engine answers late.
+func (p *Poller) timeout(staleAfter time.Duration) time.Duration {
+	return max(p.opts.Interval, min(time.Second, staleAfter/2))
+}
+
+// untilNext is how long to wait for an endpoint's next turn. Turns are spread over the interval by the endpoint's name, so that they are
+// the same after a restart and need no chance.
+func untilNext(name string, now, interval time.Duration) time.Duration {
+	h := fnv.New64a()
+	h.Write([]byte(name))
+	offset := time.Duration(h.Sum64() % uint64(interval))
+	return interval - (now-offset+interval)%interval
+}

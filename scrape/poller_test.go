@@ -1,0 +1,676 @@
+package scrape
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// wires is a network in memory: what isn't there refuses.
+type wires struct {
+	mu     sync.Mutex
+	hosts  map[string]func(net.Conn)
+	dialed map[string]int
+}
+
+func newWires() *wires {
+	return &wires{hosts: make(map[string]func(net.Conn)), dialed: make(map[string]int)}
+}
+
+func (n *wires) dial(ctx context.Context, _, address string) (net.Conn, error) {
+	n.mu.Lock()
+	accept, ok := n.hosts[address]
+	n.dialed[address]++
+	n.mu.Unlock()
+	if !ok {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	}
+	if accept == nil { // a node that is off
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(2 * time.Second):
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.ErrDeadlineExceeded}
+		}
+	}
+	near, far := net.Pipe()
+	accept(far)
+	return near, nil
+}
+
+func (n *wires) set(address string, accept func(net.Conn)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.hosts[address] = accept
+}
+
+func (n *wires) remove(address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.hosts, address)
+}
+
+func (n *wires) dials(address string) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dialed[address]
+}
+
+// pipes is a net.Listener for the far ends.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	close  func()
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) take(c net.Conn) {
+	select {
+	case p.conns <- c:
+	case <-p.closed:
+		c.Close()
+	}
+}
+
+func (p *pipes) Close() error   { p.close(); return nil }
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+// serve puts an HTTP server on the network.
+func (n *wires) serve(t *testing.T, address string, h http.Handler) (kill func()) {
+	l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	s := &http.Server{Handler: h}
+	go s.Serve(l)
+	n.set(address, l.take)
+	kill = sync.OnceFunc(func() {
+		n.remove(address)
+		s.Close()
+	})
+	t.Cleanup(kill)
+	return kill
+}
+
+// engine is a model server whose page and models can be changed.
+type engine struct {
+	page, models atomic.Pointer[string]
+	status       atomic.Int32
+	scrapes      atomic.Int32
+	asks         atomic.Int32
+	last         atomic.Pointer[http.Request]
+}
+
+func newEngine(page, models string) *engine {
+	e := &engine{}
+	e.page.Store(&page)
+	e.models.Store(&models)
+	e.status.Store(200)
+	return e
+}
+
+func (e *engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.last.Store(r)
+	switch r.URL.Path {
+	case "/metrics":
+		e.scrapes.Add(1)
+		w.WriteHeader(int(e.status.Load()))
+		io.WriteString(w, *e.page.Load())
+	case modelsPath:
+		e.asks.Add(1)
+		io.WriteString(w, *e.models.Load())
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+const (
+	vllmPage   = "vllm:num_requests_waiting{model_name=\"m\"} 2\nvllm:num_requests_running{model_name=\"m\"} 3\nvllm:kv_cache_usage_perc{model_name=\"m\"} 0.5\n"
+	vllmModels = `{"object":"list","data":[{"id":"m","owned_by":"vllm","parent":null,"max_model_len":2048}]}`
+)
+
+// world is a fleet with one pool, polled in a bubble.
+type world struct {
+	*wires
+	fleet    *fleet.Fleet
+	now      func() time.Duration
+	log      strings.Builder
+	registry *prometheus.Registry
+	stop     func()
+}
+
+func run(t *testing.T, eps []fleet.Endpoint, change func(*world, *Options)) *world {
+	t.Helper()
+	start := time.Now()
+	w := &world{wires: newWires(), fleet: &fleet.Fleet{}, registry: prometheus.NewRegistry(), now: func() time.Duration { return time.Since(start) }}
+	o := Options{Now: w.now, Registerer: w.registry, DialContext: w.dial, Log: slog.New(slog.NewTextHandler(&w.log, &slog.HandlerOptions{
+		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}}))}
+	change(w, &o)
+	w.apply(eps...)
+	p, err := New(w.fleet, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- p.Run(ctx) }()
+	w.stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("got %v from Run, want nil", err)
+		}
+	})
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) apply(eps ...fleet.Endpoint) {
+	w.fleet.Apply(w.now(), []fleet.PoolConfig{{Name: "p", Model: "m", Endpoints: eps}}, "")
+}
+
+// after lets time pass and reports the state of every endpoint.
+func (w *world) after(d time.Duration) map[string]fleet.Status {
+	<-time.After(d)
+	synctest.Wait()
+	out := make(map[string]fleet.Status)
+	for _, s := range w.fleet.Pools()[0].Status(w.now()) {
+		out[s.Endpoint.Name] = s
+	}
+	return out
+}
+
+func ep(name string) fleet.Endpoint { return fleet.Endpoint{Name: name, Host: name} }
+
+func TestPollerReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		w := run(t, []fleet.Endpoint{{Name: "10.0.0.1:80", Host: "engine.example:80", APIKey: "key"}}, func(w *world, o *Options) {
+			w.serve(t, "10.0.0.1:80", e)
+		})
+		s := w.after(1100 * time.Millisecond)["10.0.0.1:80"]
+		if s.State != "ready" || s.Engine != "vllm" || s.Reading.Waiting != 2 || s.Reading.KVUse != .5 || !(s.Age < .2) || !slices.Equal(s.Models, []string{"m"}) {
+			t.Errorf("got %+v, want a fresh vllm with 2 waiting", s)
+		}
+		if n := e.scrapes.Load(); n < 5 || n > 6 {
+			t.Errorf("got %d scrapes in 1.1 s, want one each 200 ms", n)
+		}
+		if n := e.asks.Load(); n != 1 {
+			t.Errorf("got %d questions for models, want 1 in 5 s", n)
+		}
+		if n := w.dials("10.0.0.1:80"); n > 2 {
+			t.Errorf("got %d connections, want them kept", n)
+		}
+		r := e.last.Load()
+		if got := fmt.Sprint(r.Host, r.Header.Get("Authorization"), r.Header.Get("Accept")); got != "engine.example:80Bearer keytext/plain" {
+			t.Errorf("got host, key and accept %q", got)
+		}
+		if !slices.Contains(s.MissingMetrics, "vllm:generation_tokens_total") {
+			t.Errorf("got missing %q, want what the page lacks by name", s.MissingMetrics)
+		}
+		if n := testutil.CollectAndCount(w.registry, "sluice_scrape_missing_metric"); n != len(s.MissingMetrics) {
+			t.Errorf("got %d missing metrics as metrics, want %d", n, len(s.MissingMetrics))
+		}
+		w.stop()
+		if got := w.log.String(); strings.Count(got, "endpoint found") != 1 || strings.Contains(got, "Bearer") || strings.Contains(got, "key") {
+			t.Errorf("got log %s", got)
+		}
+	})
+}
+
+// Each case: what the server does, and what the fleet is told, first at first contact and then after good readings.
+func TestPollerFailures(t *testing.T) {
+	type want struct{ state, why string }
+	status := func(code int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == modelsPath {
+				io.WriteString(w, vllmModels)
+				return
+			}
+			w.WriteHeader(code)
+		}
+	}
+	for _, c := range []struct {
+		name    string
+		handler http.Handler
+		first   want // without ever an answer
+		later   want // after readings, once the last is stale
+	}{
+		// Z10
+		{"redirect", http.RedirectHandler("http://10.9.9.9:80/metrics", http.StatusFound),
+			want{"not ready", "/metrics redirects to \"http://10.9.9.9:80/metrics\", which is not followed"}, want{"stale", "last reading"}},
+		// Z10
+		{"HTML", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<!doctype html>\n<html>\n") }),
+			want{"not ready", "/metrics is HTML, not a metrics page of a known engine"}, want{"stale", "last reading"}},
+		// Z10
+		{"endless chunks", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				io.WriteString(w, "# more\n")
+				w.(http.Flusher).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		}), want{"not ready", "no answer within 1s"}, want{"stale", "last reading"}},
+		// Z09
+		{"too large", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			for range maxPage>>16 + 1 {
+				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+					return
+				}
+			}
+		}), want{"not ready", "the answer is too large: more than 8388608 bytes"}, want{"stale", "last reading"}},
+		// Z09
+		{"announced too large", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "50000000")
+			w.Write([]byte("vllm:num_requests_waiting 1\n"))
+		}), want{"not ready", "the answer is too large: 50000000 bytes, 8388608 are read"}, want{"stale", "last reading"}},
+		// Z09
+		{"truncated", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Length", "5000")
+			io.WriteString(w, vllmPage)
+		}), want{"not ready", "the answer broke off: unexpected EOF"}, want{"stale", "last reading"}},
+		{"loading", status(503), want{"not ready", "/metrics says that it is not ready (status 503)"}, want{"not ready", "/metrics says that it is not ready (status 503)"}},
+		{"error", status(500), want{"not ready", "/metrics answers with status 500"}, want{"stale", "last reading"}},
+		{"no metrics", status(404), want{"ready", ""}, want{"ready", ""}},
+		{"metrics off", status(501), want{"ready", ""}, want{"ready", ""}},
+		{"metrics want a key", status(401), want{"ready", ""}, want{"ready", ""}},
+		{"nothing there", http.NotFoundHandler(), want{"not ready", "/metrics answers with status 404; and /v1/models answers with status 404, so it is no model server that serves"},
+			want{"not ready", "/metrics answers with status 404; and /v1/models answers with status 404, so it is no model server that serves"}},
+		{"key wanted everywhere", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }),
+			want{"not ready", "/v1/models wants a key (status 401) and none is configured"}, want{"not ready", "/v1/models wants a key (status 401) and none is configured"}},
+	} {
+		check := func(t *testing.T, s fleet.Status, w want) {
+			t.Helper()
+			if s.State != w.state || !strings.HasPrefix(s.Why, w.why) {
+				t.Errorf("got %s: %q, want %s: %q", s.State, s.Why, w.state, w.why)
+			}
+		}
+		t.Run(c.name+"/first", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) { w.serve(t, "e:1", c.handler) })
+				check(t, w.after(3 * time.Second)["e:1"], c.first)
+			})
+		})
+		t.Run(c.name+"/later", func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var broken atomic.Bool
+				good := newEngine(vllmPage, vllmModels)
+				w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) {
+					w.serve(t, "e:1", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if broken.Load() {
+							c.handler.ServeHTTP(w, r)
+						} else {
+							good.ServeHTTP(w, r)
+						}
+					}))
+				})
+				check(t, w.after(time.Second)["e:1"], want{"ready", ""})
+				broken.Store(true)
+				check(t, w.after(4 * time.Second)["e:1"], c.later)
+				broken.Store(false)
+				check(t, w.after(6 * time.Second)["e:1"], want{"ready", ""})
+			})
+		})
+	}
+}
+
+// A refused connection counts at once, and the endpoint is asked anew when it is back.
+func TestPollerRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		var kill func()
+		w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) { kill = w.serve(t, "e:1", e) })
+		w.after(time.Second)
+		kill()
+		if s := w.after(400 * time.Millisecond)["e:1"]; s.State != "not ready" || s.Why != "connection refused: no process listens there" {
+			t.Errorf("got %s: %q, want not ready after a refused connection", s.State, s.Why)
+		}
+		again := newEngine(vllmPage, `{"data":[{"id":"m"},{"id":"n"}]}`)
+		w.serve(t, "e:1", again)
+		s := w.after(450 * time.Millisecond)["e:1"]
+		if s.State != "ready" || !slices.Equal(s.Models, []string{"m", "n"}) {
+			t.Errorf("got %s with %q, want it ready and its models read at once", s.State, s.Models)
+		}
+		w.stop()
+		log := w.log.String()
+		if strings.Count(log, "endpoint is unreachable") != 1 || strings.Count(log, "gives readings again") != 1 {
+			t.Errorf("got log %s, want one line for each change", log)
+		}
+	})
+}
+
+// M13: ten endpoints that are off and ten that accept and never answer don't delay the others.
+func TestPollerIsolation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		good := newEngine(vllmPage, vllmModels)
+		var eps []fleet.Endpoint
+		w := run(t, nil, func(w *world, o *Options) {
+			for i := range 30 {
+				name := fmt.Sprintf("10.0.0.%d:80", i)
+				eps = append(eps, ep(name))
+				switch {
+				case i < 10:
+					w.set(name, nil)
+				case i < 20:
+					frozen(t, w.wires, name)
+				case i == 20:
+					w.serve(t, name, good)
+				default:
+					w.serve(t, name, newEngine(vllmPage, vllmModels))
+				}
+			}
+		})
+		w.apply(eps...)
+		w.after(2 * time.Second)
+		before := good.scrapes.Load()
+		states := w.after(10 * time.Second)
+		if n := good.scrapes.Load() - before; n != 50 {
+			t.Errorf("got %d scrapes of a good endpoint in 10 s, want 50", n)
+		}
+		for i := range 30 {
+			s := states[fmt.Sprintf("10.0.0.%d:80", i)]
+			if want := i >= 20; (s.State == "ready" && s.Age < .25) != want {
+				t.Errorf("got endpoint %d %s, age %v, want it fresh: %v", i, s.State, s.Age, want)
+			}
+		}
+		// An endpoint that never answers has no two scrapes under way: one connection for it, and dials only when the last one gave up.
+		if n := w.dials("10.0.0.15:80"); n > 13 {
+			t.Errorf("got %d connections to an endpoint that never answers in 12 s, want one a time-out", n)
+		}
+	})
+}
+
+// frozen answers nothing, ever.
+func frozen(t *testing.T, n *wires, address string) {
+	n.set(address, func(c net.Conn) {
+		t.Cleanup(func() { c.Close() })
+		go io.Copy(io.Discard, c)
+	})
+}
+
+// E24: an endpoint that answers late grows stale and is not called dead; E21: one that is off is.
+func TestPollerSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		late, off := newEngine(vllmPage, vllmModels), newEngine(vllmPage, vllmModels)
+		var kill []func()
+		w := run(t, []fleet.Endpoint{ep("late:1"), ep("off:1")}, func(w *world, o *Options) {
+			kill = append(kill, w.serve(t, "late:1", late), w.serve(t, "off:1", off))
+		})
+		w.after(time.Second)
+		for _, k := range kill {
+			k()
+		}
+		frozen(t, w.wires, "late:1")
+		w.set("off:1", nil)
+		states := w.after(6 * time.Second)
+		if s := states["late:1"]; s.State != "stale" {
+			t.Errorf("got %s: %s for one that answers late, want stale", s.State, s.Why)
+		}
+		if s := states["off:1"]; s.State != "not ready" || s.Why != "no connection within 1s" {
+			t.Errorf("got %s: %s for one that is off, want not ready", s.State, s.Why)
+		}
+	})
+}
+
+// Metrics on a port of their own may be gone while the engine serves.
+func TestPollerMetricsPort(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		m := newEngine(vllmPage, "")
+		var kill func()
+		w := run(t, []fleet.Endpoint{{Name: "[fd00::1]:80", MetricsPort: 8002, MetricsPath: "/metrics"}}, func(w *world, o *Options) {
+			w.serve(t, "[fd00::1]:80", e)
+			kill = w.serve(t, "[fd00::1]:8002", m)
+		})
+		if s := w.after(time.Second)["[fd00::1]:80"]; s.State != "ready" || s.Reading.Waiting != 2 || e.scrapes.Load() != 0 {
+			t.Errorf("got %+v, want a reading from the metrics port", s)
+		}
+		kill()
+		s := w.after(4 * time.Second)["[fd00::1]:80"]
+		if s.State != "ready" || len(s.MissingMetrics) != 1 || s.MissingMetrics[0] != "no metrics: connection refused: no process listens there" {
+			t.Errorf("got %s, missing %q, want it to serve without metrics", s.State, s.MissingMetrics)
+		}
+	})
+}
+
+// TensorRT-LLM writes JSON at /metrics and metrics elsewhere.
+func TestPollerOtherPath(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) {
+			mux := http.NewServeMux()
+			mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "[]") })
+			mux.HandleFunc("/prometheus/metrics", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "trtllm_num_requests_waiting 4\n") })
+			w.serve(t, "e:1", mux)
+		})
+		if s := w.after(time.Second)["e:1"]; s.State != "ready" || s.Engine != "trtllm" || s.Reading.Waiting != 4 {
+			t.Errorf("got %+v, want a reading of trtllm", s)
+		}
+	})
+}
+
+// TGI lists its model and the size of its cache under /info.
+func TestPollerTGI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) {
+			mux := http.NewServeMux()
+			mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) { w.Write(readPage(t, "tgi-3.txt")) })
+			mux.HandleFunc("/info", func(w http.ResponseWriter, r *http.Request) {
+				io.WriteString(w, `{"model_id":"org/m","max_batch_total_tokens":40960,"router":"text-generation-router"}`)
+			})
+			w.serve(t, "e:1", mux)
+		})
+		s := w.after(time.Second)["e:1"]
+		if s.Engine != "tgi" || s.Reading.KVUse != .5 || !slices.Equal(s.Models, []string{"org/m"}) {
+			t.Errorf("got %+v, want tgi with its model and half of its cache in use", s)
+		}
+	})
+}
+
+// An adapter that appears in the metrics is asked for at once; when nothing is new, every few seconds.
+func TestPollerNewAdapter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) { w.serve(t, "e:1", e) })
+		w.after(time.Second)
+		page := vllmPage + "vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"a\",waiting_lora_adapters=\"\"} 1.7e9\n"
+		models := `{"data":[{"id":"m"},{"id":"a","parent":"m"},{"id":7},{"id":""},"x",{"id":"m"}]}`
+		e.models.Store(&models)
+		e.page.Store(&page)
+		s := w.after(300 * time.Millisecond)["e:1"]
+		if !slices.Equal(s.Models, []string{"m", "a"}) || !slices.Equal(s.Reading.Resident, []string{"a"}) {
+			t.Errorf("got models %q and resident %q, want both to have a", s.Models, s.Reading.Resident)
+		}
+		target, ok := w.fleet.Lookup("a")
+		if !ok || target.Adapter != "a" {
+			t.Errorf("got %+v, %v, want the adapter to be known", target, ok)
+		}
+		w.after(10 * time.Second)
+		if n := e.asks.Load(); n < 3 || n > 5 {
+			t.Errorf("got %d questions in 11 s, want one each 5 s and one for the adapter", n)
+		}
+	})
+}
+
+// O06, E25, E28: goroutines and series follow the fleet.
+func TestPollerMembership(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newEngine(vllmPage, vllmModels), newEngine(vllmPage, vllmModels)
+		w := run(t, []fleet.Endpoint{ep("a:1"), ep("b:1")}, func(w *world, o *Options) {
+			w.serve(t, "a:1", a)
+			w.serve(t, "b:1", b)
+		})
+		w.after(time.Second)
+		w.apply(ep("b:1"))
+		w.after(400 * time.Millisecond)
+		n := a.scrapes.Load()
+		w.after(time.Second)
+		if a.scrapes.Load() != n {
+			t.Error("got scrapes of an endpoint that left, want none")
+		}
+		families, err := w.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if strings.Contains(f.String(), "a:1") {
+				t.Errorf("got %v, want no series of an endpoint that left", f)
+			}
+		}
+		// A flap faster than the poller looks.
+		w.apply()
+		w.apply(ep("b:1"))
+		if s := w.after(400 * time.Millisecond)["b:1"]; s.State != "ready" {
+			t.Errorf("got %s, want ready after a flap", s.State)
+		}
+		// Another key is another way to reach it.
+		changed := ep("b:1")
+		changed.APIKey = "k2"
+		w.apply(changed)
+		w.after(time.Second)
+		if got := b.last.Load().Header.Get("Authorization"); got != "Bearer k2" {
+			t.Errorf("got %q, want the new key", got)
+		}
+		w.apply()
+		w.after(time.Second)
+		if n := testutil.CollectAndCount(w.registry); n != 0 {
+			t.Errorf("got %d series without endpoints, want none", n)
+		}
+	})
+}
+
+// A configured engine wins over what the page speaks, and the mismatch is said once.
+func TestPollerMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		w := run(t, []fleet.Endpoint{{Name: "e:1", Engine: "sglang"}}, func(w *world, o *Options) { w.serve(t, "e:1", e) })
+		s := w.after(2 * time.Second)["e:1"]
+		if s.State != "ready" || s.Engine != "sglang" || !math.IsNaN(s.Reading.Waiting) || !slices.Contains(s.MissingMetrics, "sglang:num_queue_reqs") {
+			t.Errorf("got %+v, want an sglang that says nothing", s)
+		}
+		w.stop()
+		if log := w.log.String(); strings.Count(log, "not the configured one") != 1 {
+			t.Errorf("got log %s, want the mismatch once", log)
+		}
+	})
+}
+
+// However an endpoint flaps, it writes few lines.
+func TestPollerLogThrottle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) { w.serve(t, "e:1", e) })
+		for i := range 100 {
+			e.status.Store([]int32{200, 503}[i%2])
+			w.after(300 * time.Millisecond)
+		}
+		w.stop()
+		if n := strings.Count(w.log.String(), "\n"); n > 8 {
+			t.Errorf("got %d lines for 100 changes in 30 s, want no more than 4 and one in 10 s", n)
+		}
+	})
+}
+
+// M15: intervals that can't work are refused at the start.
+func TestIntervals(t *testing.T) {
+	f := &fleet.Fleet{}
+	f.Apply(0, []fleet.PoolConfig{{Name: "p", StaleAfter: 200 * time.Millisecond}}, "")
+	_, err := New(f, Options{Interval: 15 * time.Second})
+	if !errors.Is(err, errIntervals) || !strings.Contains(err.Error(), "15s") || !strings.Contains(err.Error(), "200ms") || !strings.Contains(err.Error(), "45s") {
+		t.Errorf("got %v, want an error that names both and what to set", err)
+	}
+	if _, err := New(f, Options{Interval: 50 * time.Millisecond}); err != nil {
+		t.Errorf("got %v, want none", err)
+	}
+}
+
+// Turns are spread by name, the same every time, and never more than an interval away.
+func TestTurns(t *testing.T) {
+	const interval = 200 * time.Millisecond
+	buckets := make(map[time.Duration]int)
+	for i := range 100 {
+		name := fmt.Sprintf("10.0.0.%d:8000", i)
+		first := untilNext(name, 0, interval)
+		if first <= 0 || first > interval {
+			t.Fatalf("got %v", first)
+		}
+		if again := untilNext(name, first, interval); again != interval {
+			t.Errorf("got %v to the turn after, want %v", again, interval)
+		}
+		buckets[first/(20*time.Millisecond)]++
+	}
+	for b, n := range buckets {
+		if n > 25 {
+			t.Errorf("got %d of 100 endpoints in tenth %d of the interval, want them spread", n, b)
+		}
+	}
+}
+
+func TestProbe(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: newEngine(vllmPage, vllmModels)}
+	go s.Serve(l)
+	found, err := Probe(t.Context(), ep(l.Addr().String()))
+	if err != nil || found.Engine != "vllm" || found.MetricsPath != "/metrics" || found.Reading.Running != 3 || len(found.Models) != 1 || len(found.Missing) == 0 {
+		t.Errorf("got %+v, %v", found, err)
+	}
+	if want := `{"id":"m","owned_by":"vllm","parent":null,"max_model_len":2048}`; string(found.Models[0].Raw) != want {
+		t.Errorf("got %s, want the object as it is", found.Models[0].Raw)
+	}
+	s.Close()
+	if _, err := Probe(t.Context(), ep(l.Addr().String())); err == nil || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("got %v, want a refused connection", err)
+	}
+}
+
+// What a server that isn't TLS, and one that isn't HTTP, do to a client.
+func TestClassify(t *testing.T) {
+	n := newWires()
+	n.set("junk:1", func(c net.Conn) {
+		go func() {
+			_, _ = bufio.NewReader(c).ReadString('\n')
+			io.WriteString(c, "SSH-2.0-x\r\n\r\n")
+			c.Close()
+		}()
+	})
+	c := newClient(ep("junk:1"), n.dial, time.Second)
+	defer c.close()
+	_, err := c.fetch(t.Context(), "/metrics")
+	if far, why := c.classify(err, time.Second); far != broken || !strings.Contains(why, "malformed") {
+		t.Errorf("got %d: %s, want a broken answer", far, why)
+	}
+}

@@ -1,0 +1,420 @@
+package scrape
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// worker polls one endpoint of one pool. But for asking, which may be slow and has a goroutine of its own, everything happens in its
+// one goroutine.
+type worker struct {
+	poller   *Poller
+	pool     *fleet.Pool
+	endpoint fleet.Endpoint
+	client   *client
+	metrics  *endpointMetrics
+	log      *slog.Logger
+	cancel   context.CancelFunc
+	done     chan struct{}
+
+	timeout  time.Duration
+	requests []*http.Request // one for each path where metrics may be
+	path     int
+	firstWhy string // why the first path gave nothing
+	scanner  *scanner
+	read     bool // there was a reading
+	answered bool // there was a reading, or an answer of a server without metrics
+
+	withoutUntil time.Duration // until when not to look for metrics again
+	readyPath    string
+	silentSince  time.Duration
+
+	asking   sync.WaitGroup
+	findings chan finding
+	busy     bool // a question is on its way
+	askAt    time.Duration
+	found    finding
+	engine   string
+	told     string // what was found, as last logged
+	listed   map[string]bool
+	resident []string // adapters in the last reading
+	queued   []string
+
+	state    string // as last logged
+	failures int
+	spare    float64 // log lines that may be written
+	spareAt  time.Duration
+	lacking  []string // names of metrics
+	refused  string
+	missing  []string // both together, as the fleet has them
+}
+
+// Bounds of one worker. Of log lines it has a few at once, then one in ten seconds, however its endpoint flaps.
+const (
+	never        = time.Duration(math.MaxInt64)
+	linesAtOnce  = 4
+	linesPerSec  = .1
+	askTimeout   = 5 * time.Second
+	loudFailures = 2 // failed scrapes in a row that are worth a line
+)
+
+// start begins to poll an endpoint.
+func (p *Poller) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint) *worker {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &worker{poller: p, pool: pool, endpoint: e, cancel: cancel, done: make(chan struct{}), findings: make(chan finding, 1),
+		metrics: p.metrics.endpoint(pool.Name(), e.Name), log: p.opts.Log.With("pool", pool.Name(), "endpoint", e.Name),
+		timeout: p.timeout(pool.Config().StaleAfter), silentSince: -1, spare: linesAtOnce, spareAt: p.opts.Now(), state: resultOK,
+		found: finding{capacity: math.NaN()}, askAt: never}
+	w.client = newClient(e, p.opts.DialContext, w.timeout)
+	go w.run(ctx)
+	return w
+}
+
+func (w *worker) now() time.Duration { return w.poller.opts.Now() }
+
+func (w *worker) run(ctx context.Context) {
+	defer close(w.done)
+	defer w.client.close()
+	defer w.asking.Wait()
+	address, _ := w.client.metricsAddress()
+	for _, path := range w.client.metricsPaths() {
+		r, err := w.client.request(address, path, "text/plain")
+		if err != nil {
+			w.fail(ctx, refused, err.Error())
+			return
+		}
+		w.requests = append(w.requests, r)
+	}
+	timer := time.NewTimer(untilNext(w.endpoint.Name, w.now(), w.poller.opts.Interval))
+	defer timer.Stop()
+	for {
+		w.ask(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-w.findings:
+			w.learn(f)
+		case <-timer.C:
+			w.turn(ctx)
+			timer.Reset(untilNext(w.endpoint.Name, w.now(), w.poller.opts.Interval))
+		}
+	}
+}
+
+// turn is one scrape, or, of a server without metrics, one look whether it serves.
+func (w *worker) turn(ctx context.Context) {
+	w.timeout = w.poller.timeout(w.pool.Config().StaleAfter)
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	sent := w.now()
+	if sent < w.withoutUntil {
+		w.without(ctx, w.firstWhy)
+		return
+	}
+	buf := w.poller.pages.Get().(*[]byte)
+	defer w.poller.pages.Put(buf)
+	a, err := w.client.get(ctx, w.requests[w.path], maxPage, *buf)
+	*buf = a.body
+	w.metrics.took(w.now() - sent)
+	if err != nil {
+		w.lost(ctx, err)
+		return
+	}
+	w.silentSince = -1
+	path := w.requests[w.path].URL.Path
+	switch {
+	case a.status == http.StatusOK:
+		w.page(ctx, sent, a.body)
+	case a.status == http.StatusServiceUnavailable:
+		w.fail(ctx, refused, path+" says that it is not ready (status 503)")
+	case a.status/100 == 3:
+		w.fail(ctx, broken, fmt.Sprintf("%s redirects to %q, which is not followed", path, a.location))
+	case a.status == http.StatusUnauthorized, a.status == http.StatusForbidden:
+		w.unusable(ctx, w.client.keyWords(path, a.status))
+	case a.status/100 == 5 && a.status != http.StatusNotImplemented, a.status == http.StatusTooManyRequests:
+		w.fail(ctx, broken, fmt.Sprintf("%s answers with status %d", path, a.status))
+	default:
+		w.unusable(ctx, fmt.Sprintf("%s answers with status %d", path, a.status))
+	}
+}
+
+// page takes a metrics page that was asked for at the moment sent.
+func (w *worker) page(ctx context.Context, sent time.Duration, page []byte) {
+	w.metrics.bytes.Set(float64(len(page)))
+	if !w.understand(page) {
+		path := w.requests[w.path].URL.Path
+		switch looks := looksLike(page); {
+		case w.read || looks == "HTML":
+			w.fail(ctx, broken, fmt.Sprintf("%s is %s, not a metrics page of a known engine", path, looks))
+		default:
+			w.unusable(ctx, fmt.Sprintf("%s is %s, not a metrics page of a known engine", path, looks))
+		}
+		return
+	}
+	r, missing := w.scanner.reading(w.found.capacity)
+	w.lacks(missing, w.found.refused)
+	w.pool.Observe(w.now(), sent, w.endpoint.Name, r, w.missing)
+	w.read, w.withoutUntil = true, 0
+	w.well(resultOK, "")
+	w.compare(r)
+}
+
+// understand scans a page by the configured dialect, or the one that the page speaks, and reports whether anything was found.
+func (w *worker) understand(page []byte) bool {
+	if w.scanner != nil {
+		w.scanner.model = w.pool.Config().Model
+		if w.scanner.scan(page) > 0 {
+			return true
+		}
+	}
+	configured, spoken := dialectOf(w.endpoint.Engine), detect(page)
+	d := configured
+	if d == nil {
+		d = spoken
+	}
+	if d == nil || spoken == nil {
+		return false
+	}
+	if w.scanner == nil || w.scanner.d != d {
+		w.scanner = newScanner(d)
+		w.scanner.model = w.pool.Config().Model
+		w.scanner.scan(page)
+		w.mismatch(spoken.engine)
+		w.askAt = 0
+	}
+	return true
+}
+
+// mismatch says when an engine is another than the configuration expects.
+func (w *worker) mismatch(spoken string) {
+	expected := w.endpoint.Engine
+	if dialectOf(expected) == nil {
+		expected = w.pool.Config().Engine
+	}
+	if expected != "" && expected != spoken {
+		w.log.Warn("engine is not the configured one", "configured", expected, "engine", spoken)
+	}
+}
+
+// looksLike names what was served instead of metrics.
+func looksLike(page []byte) string {
+	switch text := strings.TrimSpace(string(page[:min(len(page), 64)])); {
+	case text == "":
+		return "empty"
+	case text[0] == '<':
+		return "HTML"
+	case text[0] == '{', text[0] == '[':
+		return "JSON"
+	}
+	return "some text"
+}
+
+// unusable goes on to the next path where metrics may be, in the next turn, and after the last one takes the server for one without metrics.
+func (w *worker) unusable(ctx context.Context, why string) {
+	if w.path == 0 {
+		w.firstWhy = why
+	}
+	if !w.read && w.path+1 < len(w.requests) {
+		w.path++
+		return
+	}
+	w.path = 0
+	w.without(ctx, w.firstWhy)
+}
+
+// without asks a server that shows no metrics whether it serves.
+func (w *worker) without(ctx context.Context, why string) {
+	path, status, err := w.client.ready(ctx, w.readyPath)
+	switch {
+	case err != nil:
+		w.lost(ctx, err)
+	case path != "":
+		if w.now() >= w.withoutUntil {
+			w.withoutUntil = w.now() + w.poller.opts.AskInterval
+		}
+		w.readyPath, w.read = path, false
+		why = "no metrics: " + why
+		w.lacks([]string{"metrics page"}, "")
+		w.pool.ObserveFailure(w.now(), w.endpoint.Name, fleet.NoMetrics, why)
+		w.well(resultNoMetrics, why)
+	case status == http.StatusServiceUnavailable:
+		w.fail(ctx, refused, "it says that it is not ready (status 503)")
+	case status == http.StatusUnauthorized, status == http.StatusForbidden:
+		w.fail(ctx, refused, w.client.keyWords(modelsPath, status))
+	case status/100 == 5:
+		w.fail(ctx, late, fmt.Sprintf("%s answers with status %d", modelsPath, status))
+	default:
+		w.fail(ctx, refused, fmt.Sprintf("%s; and %s answers with status %d, so it is no model server that serves", why, modelsPath, status))
+	}
+	if path == "" {
+		w.readyPath = ""
+	}
+}
+
+// lost takes a request that got no answer. Metrics on a port of their own may be gone while the engine serves.
+func (w *worker) lost(ctx context.Context, err error) {
+	if ctx.Err() == context.Canceled {
+		return
+	}
+	far, why := w.client.classify(err, w.timeout)
+	if far == silent {
+		if w.silentSince < 0 {
+			w.silentSince = w.now()
+		}
+		if w.now()-w.silentSince >= w.pool.Config().StaleAfter {
+			far = refused
+		}
+	} else {
+		w.silentSince = -1
+	}
+	if _, same := w.client.metricsAddress(); far == refused && !same && w.now() >= w.withoutUntil {
+		w.firstWhy = why
+		w.withoutUntil = w.now() + w.poller.opts.AskInterval
+		w.without(ctx, why)
+		return
+	}
+	w.fail(ctx, far, why)
+}
+
+// fail tells the fleet of a failure. An endpoint that never answered is not merely late: the reason is worth more than its silence.
+func (w *worker) fail(ctx context.Context, far reach, why string) {
+	if ctx.Err() == context.Canceled {
+		return
+	}
+	w.failures++
+	failure, result := fleet.ScrapeFailed, resultFailed
+	if far == refused || !w.answered {
+		failure, result = fleet.Unreachable, resultUnreachable
+		w.askAt = never // when it is back it is asked at once
+	}
+	w.pool.ObserveFailure(w.now(), w.endpoint.Name, failure, why)
+	w.metrics.results[result].Inc()
+	if w.state == result || result == resultFailed && (w.failures < loudFailures || w.state == resultUnreachable) || !w.mayLog() {
+		return
+	}
+	w.state = result
+	if result == resultUnreachable {
+		w.log.Warn("endpoint is unreachable", "why", why)
+	} else {
+		w.log.Warn("endpoint gives no readings", "why", why)
+	}
+}
+
+// well takes a success of one of two kinds.
+func (w *worker) well(result, why string) {
+	if w.failures > 0 || !w.answered {
+		w.askAt = 0
+	}
+	w.failures, w.answered, w.silentSince = 0, true, -1
+	w.metrics.results[result].Inc()
+	if w.state == result || !w.mayLog() {
+		return
+	}
+	w.state = result
+	if result == resultNoMetrics {
+		w.log.Warn("endpoint has no metrics and is routed to by bookkeeping alone", "why", why)
+	} else {
+		w.log.Info("endpoint gives readings again")
+	}
+}
+
+// mayLog spends one of the lines that the endpoint has.
+func (w *worker) mayLog() bool {
+	now := w.now()
+	w.spare = min(w.spare+linesPerSec*(now-w.spareAt).Seconds(), linesAtOnce)
+	w.spareAt = now
+	if w.spare < 1 {
+		return false
+	}
+	w.spare--
+	return true
+}
+
+// lacks reports, once for every change, which metrics the engine does not have, and what it refuses in words.
+func (w *worker) lacks(names []string, refused string) {
+	if slices.Equal(names, w.lacking) && refused == w.refused {
+		return
+	}
+	w.lacking, w.refused = names, refused
+	w.missing = slices.Clone(names)
+	if refused != "" {
+		w.missing = append(w.missing, refused)
+	}
+	w.metrics.lacks(names)
+	if len(w.missing) > 0 && w.mayLog() {
+		w.log.Info("engine lacks what routing could use", "missing", w.missing)
+	}
+}
+
+// ask sends the question what the endpoint serves, if it is time and none is on its way.
+func (w *worker) ask(ctx context.Context) {
+	if w.busy || w.now() < w.askAt {
+		return
+	}
+	w.busy = true
+	w.askAt = w.now() + w.poller.opts.AskInterval
+	engine := ""
+	if w.scanner != nil {
+		engine = w.scanner.d.engine
+	}
+	w.asking.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		w.findings <- w.client.ask(ctx, engine)
+	})
+}
+
+// learn takes the answer.
+func (w *worker) learn(f finding) {
+	w.busy = false
+	if f.err != nil {
+		return // the next scrape says what is wrong with it
+	}
+	if !f.listed {
+		f.models = w.found.models
+	}
+	if math.IsNaN(f.capacity) {
+		f.capacity = w.found.capacity
+	}
+	w.found = f
+	w.engine = w.endpoint.Engine
+	if w.engine == "" && w.scanner != nil {
+		w.engine = w.scanner.d.engine
+	}
+	for _, e := range []string{f.engine, w.pool.Config().Engine} {
+		if w.engine == "" {
+			w.engine = e
+		}
+	}
+	w.listed = make(map[string]bool, len(f.models))
+	names := make([]string, len(f.models))
+	for i, m := range f.models {
+		w.listed[m.ID], names[i] = true, m.ID
+	}
+	w.pool.ObserveModels(w.now(), w.endpoint.Name, w.engine, f.models)
+	if told := w.engine + " " + strings.Join(names, ",") + " " + f.refused; told != w.told && w.mayLog() {
+		w.told = told
+		w.log.Info("endpoint found", "engine", w.engine, "models", names)
+	}
+}
+
+// compare asks at once when the metrics begin to name an adapter that the list of models doesn't.
+func (w *worker) compare(r fleet.Reading) {
+	if slices.Equal(w.resident, r.Resident) && slices.Equal(w.queued, r.WaitingAdapters) {
+		return
+	}
+	w.resident, w.queued = r.Resident, r.WaitingAdapters
+	unlisted := func(n string) bool { return !w.listed[n] }
+	if slices.ContainsFunc(r.Resident, unlisted) || slices.ContainsFunc(r.WaitingAdapters, unlisted) {
+		w.askAt = 0
+	}
+}
