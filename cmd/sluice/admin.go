@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"net/http"
+	"net/http/pprof"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// adminHandler is what the separate listener serves to operators.
+func (s *server) adminHandler(registry *prometheus.Registry) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	mux.HandleFunc("GET /explain", s.serveExplain)
+	mux.HandleFunc("GET /fleet", s.serveFleet)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	return mux
+}
+
+// serveExplain writes the latest decisions, oldest first, one record a line: ?last=N, 1 by default.
+func (s *server) serveExplain(w http.ResponseWriter, r *http.Request) {
+	n := 1
+	if text := r.URL.Query().Get("last"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 {
+			http.Error(w, "last is a number of decisions, 1 or more", http.StatusBadRequest)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	records := s.recorder.last(n)
+	enc := json.NewEncoder(w)
+	for i := len(records) - 1; i >= 0; i-- {
+		if err := enc.Encode(records[i]); err != nil {
+			return // the reader has gone
+		}
+	}
+}
+
+// fleetStatus is the JSON of /fleet.
+type fleetStatus struct {
+	Pool      string           `json:"pool"`
+	Model     string           `json:"model"`
+	Profile   string           `json:"profile"`
+	Endpoints []endpointStatus `json:"endpoints"`
+}
+
+type endpointStatus struct {
+	Name           string            `json:"name"`
+	Host           string            `json:"host"`
+	State          string            `json:"state"`
+	Why            string            `json:"why,omitempty"`
+	Engine         string            `json:"engine,omitempty"`
+	Kind           string            `json:"kind"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Models         []string          `json:"models,omitempty"`
+	Waiting        *float64          `json:"waiting,omitempty"`
+	Running        *float64          `json:"running,omitempty"`
+	KVUse          *float64          `json:"kvUse,omitempty"`
+	KVTokens       *float64          `json:"kvTokens,omitempty"`
+	AgeSeconds     *float64          `json:"ageSeconds,omitempty"`
+	InFlight       int               `json:"inFlight"`
+	Prefilling     int               `json:"prefilling"`
+	BacklogTokens  float64           `json:"backlogTokens"`
+	PrefixBlocks   int               `json:"prefixBlocks"`
+	Rate           route.Rate        `json:"rate"`
+	MissingMetrics []string          `json:"missingMetrics,omitempty"`
+}
+
+// serveFleet writes what is known of every endpoint.
+func (s *server) serveFleet(w http.ResponseWriter, _ *http.Request) {
+	var out []fleetStatus
+	for _, p := range s.fleet.Pools() {
+		c := p.Config()
+		f := fleetStatus{Pool: p.Name(), Model: c.Model, Profile: c.Profile.Name}
+		for _, e := range p.Status(s.now()) {
+			f.Endpoints = append(f.Endpoints, statusOf(&e))
+		}
+		out = append(out, f)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(out) // an error means that the reader has gone
+}
+
+func statusOf(e *fleet.Status) endpointStatus {
+	known := func(x float64) *float64 {
+		if math.IsNaN(x) || math.IsInf(x, 0) {
+			return nil
+		}
+		return &x
+	}
+	return endpointStatus{Name: e.Endpoint.Name, Host: e.Endpoint.Host, State: e.State, Why: e.Why, Engine: e.Engine, Kind: e.Kind,
+		Labels: e.Endpoint.Labels, Models: e.Models, Waiting: known(e.Reading.Waiting), Running: known(e.Reading.Running),
+		KVUse: known(e.Reading.KVUse), KVTokens: known(e.Reading.KVTokens), AgeSeconds: known(e.Age), InFlight: e.InFlight,
+		Prefilling: e.Prefilling, BacklogTokens: e.BacklogTokens, PrefixBlocks: e.PrefixBlocks, Rate: e.Rate,
+		MissingMetrics: e.MissingMetrics}
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// fleetCollector turns the fleet's state into metrics when asked: series of endpoints that are gone vanish by themselves.
+type fleetCollector struct {
+	fleet *fleet.Fleet
+	now   func() time.Duration
+
+	state, waiting, running, kvUse, inFlight, backlog, blocks, age, prefill, decode *prometheus.Desc
+	ready                                                                           *prometheus.Desc
+}
+
+func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("sluice_"+name, help, append([]string{"pool"}, labels...), nil)
+	}
+	return &fleetCollector{fleet: f, now: now,
+		ready:    desc("pool_ready_endpoints", "Endpoints of the pool that may serve."),
+		state:    desc("endpoint_state", "1 for the state that the endpoint is in.", "endpoint", "state"),
+		waiting:  desc("endpoint_waiting", "Requests queued in the engine, scraped.", "endpoint"),
+		running:  desc("endpoint_running", "Requests being served in the engine, scraped.", "endpoint"),
+		kvUse:    desc("endpoint_kv_use_ratio", "Used share of the KV cache, scraped.", "endpoint"),
+		inFlight: desc("endpoint_in_flight", "Requests that this gateway sent there and that have not finished.", "endpoint"),
+		backlog:  desc("endpoint_backlog_tokens", "Uncached prompt tokens sent there that have not reached a first token.", "endpoint"),
+		blocks:   desc("endpoint_prefix_blocks", "Prefix blocks that the endpoint is believed to hold.", "endpoint"),
+		age:      desc("endpoint_reading_age_seconds", "Age of the last good reading.", "endpoint"),
+		prefill:  desc("endpoint_prefill_seconds_per_token", "Learned prefill time per uncached token of the endpoint's kind.", "endpoint"),
+		decode:   desc("endpoint_decode_seconds_per_token", "Learned time between output tokens of the endpoint's kind.", "endpoint"),
+	}
+}
+
+// Describe sends every description.
+func (c *fleetCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.ready, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.blocks, c.age, c.prefill, c.decode} {
+		ch <- d
+	}
+}
+
+// Collect reads the fleet; values that are not known have no series.
+func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range c.fleet.Pools() {
+		ready := 0
+		for _, s := range p.Status(c.now()) {
+			if s.State == "ready" {
+				ready++
+			}
+			gauge := func(d *prometheus.Desc, value float64, more ...string) {
+				if !math.IsNaN(value) {
+					ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{p.Name(), s.Endpoint.Name}, more...)...)
+				}
+			}
+			gauge(c.state, 1, s.State)
+			gauge(c.waiting, s.Reading.Waiting)
+			gauge(c.running, s.Reading.Running)
+			gauge(c.kvUse, s.Reading.KVUse)
+			gauge(c.inFlight, float64(s.InFlight))
+			gauge(c.backlog, s.BacklogTokens)
+			gauge(c.blocks, float64(s.PrefixBlocks))
+			gauge(c.age, s.Age)
+			gauge(c.prefill, float64(s.Rate.Prefill)/1000)
+			gauge(c.decode, float64(s.Rate.Decode)/1000)
+		}
+		ch <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, float64(ready), p.Name())
+	}
+}

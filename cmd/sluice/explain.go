@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-gateway/sluice/route"
+)
+
+func explainCommand() *cobra.Command {
+	var admin, profile string
+	var last int
+	cmd := &cobra.Command{
+		Use:   "explain [FILE]",
+		Short: "Say why requests went where they went",
+		Long: `Explain shows, for recorded decisions, what each filter and term said about every endpoint, in columns and in words.
+Without FILE it asks a running gateway for its latest decisions; with FILE it reads what serve --record wrote ("-" is the standard
+input).`,
+		Example: `  sluice explain --last 3                     # the gateway on this machine
+  sluice explain --admin 127.0.0.1:9000
+  sluice explain decisions.jsonl --last 1     # what serve --record wrote
+  sluice explain decisions.jsonl --profile weights`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in, err := explainInput(cmd, args, admin, last)
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			return explain(cmd.OutOrStdout(), in, last, profile)
+		},
+	}
+	cmd.Flags().StringVar(&admin, "admin", "127.0.0.1:8081", "`ADDR` of a running gateway's metrics listener")
+	cmd.Flags().IntVar(&last, "last", 1, "how many of the latest decisions to explain")
+	cmd.Flags().StringVar(&profile, "profile", "", "explain as profile `NAME` would decide, instead of the one that did")
+	return cmd
+}
+
+// explainInput opens the file, or asks the gateway.
+func explainInput(cmd *cobra.Command, args []string, admin string, last int) (io.ReadCloser, error) {
+	if last < 1 {
+		return nil, fmt.Errorf("cannot explain the last %d decisions: --last is 1 or more", last)
+	}
+	if len(args) == 1 {
+		return openRecords(cmd, args[0])
+	}
+	if !strings.Contains(admin, "://") {
+		admin = "http://" + admin
+	}
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, fmt.Sprintf("%s/explain?last=%d", admin, last), nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the gateway: %w", err)
+	}
+	client := http.Client{Timeout: 10 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask the gateway; is `sluice serve` running, and is --admin the address it printed for metrics? %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		resp.Body.Close()
+		return nil, fmt.Errorf("cannot ask the gateway: %s answered %s", admin, resp.Status)
+	}
+	return resp.Body, nil
+}
+
+func openRecords(cmd *cobra.Command, path string) (io.ReadCloser, error) {
+	if path == "-" {
+		return io.NopCloser(cmd.InOrStdin()), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read records: %w", err)
+	}
+	return f, nil
+}
+
+// explain prints the last records of in, oldest first.
+func explain(out io.Writer, in io.Reader, last int, profile string) error {
+	var kept []*route.Record
+	err := readRecords(in, func(r *route.Record) {
+		if kept = append(kept, r); len(kept) > last {
+			kept = slices.Delete(kept, 0, 1)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if len(kept) == 0 {
+		_, err := fmt.Fprintln(out, "No decision has been recorded yet: send a request first.")
+		return err
+	}
+	for _, r := range kept {
+		p, err := r.OwnProfile()
+		if profile != "" {
+			p, err = route.Named(profile, r.Weights)
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "request %s at %s, pool %s\n", r.ID, r.Time, r.Pool)
+		e := p.Explain(&r.View)
+		if err := e.WriteText(out, &r.View); err != nil {
+			return err
+		}
+		fmt.Fprintln(out)
+	}
+	return nil
+}
+
+func replayCommand() *cobra.Command {
+	var profile string
+	cmd := &cobra.Command{
+		Use:   "replay FILE",
+		Short: "Decide recorded requests again, under another profile",
+		Long: `Replay decides every recorded request again and says how many would go elsewhere. Without --profile each is decided as it was
+then: a difference means that the rule itself has changed.`,
+		Example: `  sluice serve -f gateway.yaml --record decisions.jsonl
+  sluice replay decisions.jsonl --profile weights
+  sluice replay decisions.jsonl`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var p *route.Profile
+			if profile != "" {
+				var err error
+				if p, err = route.Named(profile, nil); err != nil {
+					return err
+				}
+			}
+			in, err := openRecords(cmd, args[0])
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			s, err := route.Replay(in, p)
+			if err != nil {
+				return err
+			}
+			return s.WriteText(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&profile, "profile", "", "decide by profile `NAME`: "+strings.Join(route.ProfileNames(), ", "))
+	return cmd
+}

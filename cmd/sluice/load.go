@@ -1,0 +1,195 @@
+package main
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sluice-gateway/sluice/config"
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// fallbackPool is the name of the pool of bbr.defaultBackend; a scheduler cannot be called so, since names hold no space.
+const fallbackPool = "default backend"
+
+// source is where the configuration comes from: a file or --endpoint flags.
+type source struct {
+	file      string
+	endpoints []string
+}
+
+// parse reads and validates the configuration.
+func (s source) parse() (*config.Config, []byte, error) {
+	switch {
+	case s.file != "" && len(s.endpoints) > 0:
+		return nil, nil, errors.New("give either --file or --endpoint, not both: a file lists endpoints in documents of kind Endpoints")
+	case s.file != "":
+		text, err := os.ReadFile(s.file)
+		if err != nil {
+			return nil, nil, fmt.Errorf("cannot read configuration: %w", err)
+		}
+		c, err := config.Parse(text, s.file)
+		return c, text, err
+	case len(s.endpoints) > 0:
+		c, err := config.FromFlags(s.endpoints)
+		return c, nil, err
+	}
+	return nil, nil, errors.New("nothing to serve: name model servers with --endpoint MODEL=HOST:PORT, or give a configuration with -f FILE")
+}
+
+// plan is a configuration made ready to run: secrets read, certificates parsed, profiles made. Endpoints are not resolved yet.
+type plan struct {
+	config   *config.Config
+	pools    []fleet.PoolConfig
+	fallback string
+	timeouts map[string]time.Duration
+	// files are the key and certificate files it was made from, with their contents' hashes: a changed one is a changed configuration.
+	files map[string][sha256.Size]byte
+}
+
+// read reads a file that the plan depends on.
+func (p *plan) read(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err == nil {
+		p.files[path] = sha256.Sum256(text)
+	}
+	return text, err
+}
+
+// outdated reports whether a file that the plan was made from has other contents now. One that cannot be read at the moment is being replaced,
+// and counts as unchanged.
+func (p *plan) outdated() bool {
+	for path, sum := range p.files {
+		if text, err := os.ReadFile(path); err == nil && sha256.Sum256(text) != sum {
+			return true
+		}
+	}
+	return false
+}
+
+// tlsCache makes equal TLS settings the same pointer across reloads, so that a reload that changes nothing there keeps connections.
+type tlsCache map[string]*tls.Config
+
+// prepare turns a configuration into a plan. All faults are reported at once, and nothing has been applied when there is one.
+func prepare(c *config.Config, o *serveOptions, cache tlsCache) (*plan, error) {
+	p := &plan{config: c, timeouts: make(map[string]time.Duration), files: make(map[string][sha256.Size]byte)}
+	all := c.Pools
+	if c.Default != nil {
+		d := *c.Default
+		d.Scheduler = fallbackPool
+		all = append(all[:len(all):len(all)], d)
+		p.fallback = fallbackPool
+	}
+	var faults []error
+	for _, pool := range all {
+		pc, err := p.pool(&pool, o, cache)
+		faults = append(faults, err)
+		p.pools = append(p.pools, pc)
+		if pool.RouteTimeout != nil {
+			p.timeouts[pc.Name] = *pool.RouteTimeout
+		}
+	}
+	return p, errors.Join(faults...)
+}
+
+func (p *plan) pool(pool *config.Pool, o *serveOptions, cache tlsCache) (fleet.PoolConfig, error) {
+	pc := fleet.PoolConfig{Name: pool.Scheduler, Model: pool.Model, Adapters: pool.Adapters, StaleAfter: o.staleAfter,
+		StallAfter: o.stallAfter, Engine: pool.EngineType}
+	name := o.profile
+	if name == "" {
+		name = "latency"
+		if pool.Weights != nil {
+			name = "weights"
+		}
+	}
+	profile, err := route.Named(name, pool.Weights)
+	faults := []error{err}
+	pc.Profile = profile
+	for _, e := range pool.Endpoints {
+		fe, err := p.endpoint(&e, pool, cache)
+		faults = append(faults, err)
+		pc.Endpoints = append(pc.Endpoints, fe)
+	}
+	return pc, errors.Join(faults...)
+}
+
+func (p *plan) endpoint(e *config.Endpoint, pool *config.Pool, cache tlsCache) (fleet.Endpoint, error) {
+	fe := fleet.Endpoint{Host: e.HostPort(), Labels: e.Labels, Drain: e.Drain, Engine: e.Engine,
+		MetricsPort: e.MetricsPort, MetricsPath: e.MetricsPath, H2C: e.TLS == nil && pool.AppProtocol == config.H2C}
+	if e.GPU != "" && fe.GPU() != e.GPU {
+		fe.Labels = maps.Clone(e.Labels)
+		if fe.Labels == nil {
+			fe.Labels = make(map[string]string)
+		}
+		fe.Labels[fleet.LabelGPU] = e.GPU
+	}
+	key, err := p.key(e.APIKey)
+	if err != nil {
+		return fe, fmt.Errorf("cannot use endpoint %q: %w", fe.Host, err)
+	}
+	fe.APIKey = key
+	if e.TLS != nil {
+		if fe.TLS, err = p.tls(e, cache); err != nil {
+			return fe, fmt.Errorf("cannot use endpoint %q: %w", fe.Host, err)
+		}
+	}
+	return fe, nil
+}
+
+// key reads the bearer token for an engine. An empty one is a fault: sending none where one was asked for would fail later and elsewhere.
+func (p *plan) key(k config.APIKey) (string, error) {
+	switch {
+	case k.Env != "":
+		if key := os.Getenv(k.Env); key != "" {
+			return key, nil
+		}
+		return "", fmt.Errorf("apiKey: the environment variable %s is empty or not set", k.Env)
+	case k.File != "":
+		text, err := p.read(k.File)
+		if err != nil {
+			return "", fmt.Errorf("apiKey: %w", err)
+		}
+		key := strings.TrimSpace(string(text))
+		if key == "" {
+			return "", fmt.Errorf("apiKey: the file %s is empty", k.File)
+		}
+		return key, nil
+	}
+	return "", nil
+}
+
+// tls makes the settings to reach an endpoint by https.
+func (p *plan) tls(e *config.Endpoint, cache tlsCache) (*tls.Config, error) {
+	t := e.TLS
+	name := t.ServerName
+	if name == "" {
+		name = e.Address
+	}
+	var ca []byte
+	if t.CAFile != "" {
+		var err error
+		if ca, err = p.read(t.CAFile); err != nil {
+			return nil, fmt.Errorf("tls.caFile: %w", err)
+		}
+	}
+	key := fmt.Sprintf("%s %t %x", name, t.InsecureSkipVerify, sha256.Sum256(ca))
+	if c := cache[key]; c != nil {
+		return c, nil
+	}
+	c := &tls.Config{ServerName: name, InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12}
+	if t.CAFile != "" {
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("tls.caFile: %s holds no PEM certificate", t.CAFile)
+		}
+	}
+	cache[key] = c
+	return c, nil
+}

@@ -1,0 +1,45 @@
+// Command sluice is an inference gateway for fleets of GPU model servers: one OpenAI-compatible address that sees what the
+// engines are doing and sends each request where it will be answered soonest.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := root().ExecuteContext(ctx); err != nil {
+		if !errors.Is(err, errSaid) {
+			fmt.Fprintln(os.Stderr, "sluice:", err)
+		}
+		os.Exit(1)
+	}
+}
+
+// errSaid ends a command that has told the reason already.
+var errSaid = errors.New("said already")
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sluice",
+		Short: "An inference gateway that sends each request where it will be answered soonest",
+		Long: `Sluice is an inference gateway for fleets of model servers (vLLM, SGLang, TGI, llama.cpp, TensorRT-LLM): one
+OpenAI-compatible address that sees what the engines are doing and sends each request where it will be answered soonest.`,
+		Example: `  sluice serve --endpoint llama=10.0.0.1:8000,10.0.0.2:8000
+  sluice serve -f gateway.yaml
+  sluice check -f gateway.yaml
+  sluice explain --last 3`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(serveCommand(), checkCommand(), explainCommand(), replayCommand(), versionCommand())
+	return cmd
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// recorder keeps the last decisions for explanations, and writes a sample of them to a file. Its methods may be called
+// by any goroutine.
+type recorder struct {
+	mu   sync.Mutex
+	ring []*route.Record
+	next int
+
+	// tokens bounds how many decisions a second are copied for the ring alone.
+	tokens float64
+	filled time.Time
+
+	file   *os.File
+	share  float64
+	owed   float64
+	lines  chan *route.Record
+	done   chan struct{}
+	missed int
+	log    *slog.Logger
+}
+
+const (
+	// ringSize and ringRate say how many decisions explain can look back on, and how many a second are copied for it at most: a copy costs more
+	// than a decision.
+	ringSize = 256
+	ringRate = 20
+	// fileBuffer is how many records may wait for the disk before some are left out.
+	fileBuffer = 1024
+)
+
+// newRecorder opens the file for appending, if there is one; share is the share of decisions written to it, 0..1.
+func newRecorder(path string, share float64, log *slog.Logger) (*recorder, error) {
+	r := &recorder{ring: make([]*route.Record, ringSize), share: share, log: log, done: make(chan struct{})}
+	if path == "" {
+		close(r.done)
+		return r, nil
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot record decisions: %w", err)
+	}
+	r.file, r.lines = f, make(chan *route.Record, fileBuffer)
+	go r.write()
+	return r, nil
+}
+
+// wants reports whether the next decision should be copied. Every share-th is, evenly, so that a replay sees a fair sample.
+func (r *recorder) wants(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lines != nil {
+		if r.owed += r.share; r.owed >= 1 {
+			return true
+		}
+	}
+	r.tokens = min(r.tokens+ringRate*now.Sub(r.filled).Seconds(), ringRate)
+	r.filled = now
+	if r.tokens < 1 {
+		return false
+	}
+	r.tokens--
+	return true
+}
+
+// add takes a record that wants asked for.
+func (r *recorder) add(rec *route.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ring[r.next%ringSize] = rec
+	r.next++
+	if r.lines == nil || r.owed < 1 {
+		return
+	}
+	r.owed--
+	select {
+	case r.lines <- rec:
+	default:
+		r.missed++
+	}
+}
+
+// last gives the latest n records, newest first.
+func (r *recorder) last(n int) []*route.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*route.Record
+	for i := r.next - 1; i >= 0 && i > r.next-1-ringSize && len(out) < n; i-- {
+		out = append(out, r.ring[i%ringSize])
+	}
+	return out
+}
+
+func (r *recorder) write() {
+	defer close(r.done)
+	w := bufio.NewWriterSize(r.file, 1<<16)
+	enc := json.NewEncoder(w)
+	failed := false
+	for rec := range r.lines {
+		err := enc.Encode(rec)
+		if len(r.lines) == 0 && err == nil {
+			err = w.Flush()
+		}
+		if err != nil && !failed {
+			failed = true
+			r.log.Error("cannot record decisions any more", "file", r.file.Name(), "error", err)
+		}
+	}
+	if err := w.Flush(); err != nil && !failed {
+		r.log.Error("cannot record the last decisions", "file", r.file.Name(), "error", err)
+	}
+}
+
+// close writes out what waits. No add may follow.
+func (r *recorder) close() {
+	if r.lines == nil {
+		return
+	}
+	close(r.lines)
+	<-r.done
+	r.mu.Lock()
+	missed := r.missed
+	r.mu.Unlock()
+	if missed > 0 {
+		r.log.Warn("decisions were left out of the record because the disk was too slow", "count", missed)
+	}
+	if err := r.file.Close(); err != nil {
+		r.log.Error("cannot close the record", "error", err)
+	}
+}
+
+// readRecords calls f for each record in r, one JSON object a line.
+func readRecords(r io.Reader, f func(*route.Record)) error {
+	in := bufio.NewReaderSize(r, 1<<20)
+	for line := 1; ; line++ {
+		text, err := in.ReadBytes('\n')
+		if len(bytes.TrimSpace(text)) > 0 {
+			rec, bad := route.ReadRecord(text)
+			if bad != nil {
+				return fmt.Errorf("line %d: %w", line, bad)
+			}
+			f(rec)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read records: %w", err)
+		}
+	}
+}

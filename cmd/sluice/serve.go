@@ -1,0 +1,320 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/proxy"
+	"github.com/sluice-gateway/sluice/scrape"
+)
+
+// serveOptions are the flags of serve. Their defaults stand in serveCommand alone.
+type serveOptions struct {
+	source
+	listen, admin  string
+	profile        string
+	scrapeInterval time.Duration
+	staleAfter     time.Duration
+	stallAfter     time.Duration
+	resolveEvery   time.Duration
+	reloadEvery    time.Duration
+	drainTimeout   time.Duration
+	proxy          proxy.Options
+	maxBody        int64
+	reveal         bool
+	record         string
+	recordShare    float64
+	logLevel       string
+	logFormat      string
+}
+
+func serveCommand() *cobra.Command {
+	o := &serveOptions{}
+	cmd := &cobra.Command{
+		Use:   "serve (--endpoint MODEL=HOST:PORT … | -f FILE)",
+		Short: "Put the gateway in front of model servers",
+		Long: `Serve is the embedded front door: an OpenAI-compatible address in front of model servers. Engines, models and adapters are found by
+asking each endpoint; nothing has to be installed beside the servers. It stops on SIGTERM or SIGINT: it takes no new connections,
+lets running requests end, and exits with 0.
+
+A configuration file is watched: a changed one is taken over without dropping a request, and a faulty one changes
+nothing and says why. SIGHUP looks at once.`,
+		Example: `  # two servers of one model, one of another
+  sluice serve --endpoint llama=10.0.0.1:8000,10.0.0.2:8000 --endpoint qwen=gpu3:8000
+
+  # the same documents that a cluster reads
+  sluice serve -f gateway.yaml --listen :8080
+
+  # what it decides by, in another terminal
+  sluice explain --last 3`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return serve(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&o.endpoints, "endpoint", nil, "`MODEL=HOST:PORT[,HOST:PORT…]`: model servers of a model (repeatable; https://HOST:PORT for TLS)")
+	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
+	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
+	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
+	f.StringVar(&o.profile, "profile", "", "decide by `NAME` in every pool: latency, weights or round-robin (default: weights where the configuration gives weights, else latency)")
+	f.DurationVar(&o.scrapeInterval, "scrape-interval", 200*time.Millisecond, "time between two readings of an endpoint")
+	f.DurationVar(&o.staleAfter, "stale-after", fleet.DefaultStaleAfter, "age at which a reading is too old to route by")
+	f.DurationVar(&o.stallAfter, "stall-after", fleet.DefaultStallAfter, "how long an endpoint with requests in flight may show no progress")
+	f.DurationVar(&o.resolveEvery, "resolve-interval", 10*time.Second, "time between two look-ups of endpoint names")
+	f.DurationVar(&o.reloadEvery, "reload-interval", time.Second, "time between two looks at the configuration file")
+	f.DurationVar(&o.drainTimeout, "drain-timeout", 5*time.Minute, "how long running requests may go on after SIGTERM")
+	f.StringVar(&o.record, "record", "", "append decisions to `FILE`, one JSON object a line, for explain and replay")
+	f.Float64Var(&o.recordShare, "record-share", 1, "share of decisions to record, 0 to 1")
+	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	proxyFlags(cmd, o)
+	return cmd
+}
+
+// server is one running gateway.
+type server struct {
+	o        *serveOptions
+	log      *slog.Logger
+	start    time.Time
+	fleet    *fleet.Fleet
+	gateway  *proxy.Gateway
+	resolver fleet.Resolver
+	tls      tlsCache
+	recorder *recorder
+
+	plan *plan
+	text []byte
+	// faults are the names that could not be resolved last time, so that only changes are logged.
+	faults map[string]bool
+}
+
+// serve runs until ctx ends, then drains.
+func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
+	log, err := newLogger(errOut, o.logLevel, o.logFormat)
+	if err != nil {
+		return err
+	}
+	s := &server{o: o, log: log, start: time.Now(), fleet: new(fleet.Fleet), tls: make(tlsCache), faults: make(map[string]bool)}
+	if err := scrape.CheckIntervals(o.scrapeInterval, o.staleAfter); err != nil {
+		return err
+	}
+	first, text, err := s.load()
+	if err != nil {
+		return err
+	}
+	if s.recorder, err = newRecorder(o.record, o.recordShare, log); err != nil {
+		return err
+	}
+	defer s.recorder.close()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newFleetCollector(s.fleet, s.now))
+	poller, err := scrape.New(s.fleet, s.scrapeOptions(registry))
+	if err != nil {
+		return err
+	}
+	s.gateway = proxy.New(s.fleet, s.proxyOptions(first), registry, s.now, log)
+	s.apply(ctx, first, text)
+
+	public, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("cannot listen for clients: %w", err)
+	}
+	private, err := net.Listen("tcp", o.admin)
+	if err != nil {
+		return fmt.Errorf("cannot listen for metrics: %w", err)
+	}
+	if !private.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		log.Warn("the admin address is reachable from other machines; it shows the fleet and profiles without asking who wants to know", "address", private.Addr().String())
+	}
+	fmt.Fprintf(out, "sluice: serving on http://%s\n", public.Addr())
+	fmt.Fprintf(out, "sluice: metrics on http://%s\n", private.Addr())
+
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go s.watch(work)
+	go func() {
+		if err := poller.Run(work); err != nil && work.Err() == nil {
+			log.Error("scraping ended", "error", err)
+		}
+	}()
+	return s.run(ctx, public, private, registry)
+}
+
+// run serves on both listeners until ctx ends, then drains.
+func (s *server) run(ctx context.Context, public, private net.Listener, registry *prometheus.Registry) error {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	front := &http.Server{Handler: s.gateway, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	admin := &http.Server{Handler: s.adminHandler(registry), ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan error, 2)
+	go func() { ended <- front.Serve(public) }()
+	go func() { ended <- admin.Serve(private) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("cannot go on serving: %w", err)
+	case <-ctx.Done():
+	}
+	s.log.Info("draining: no new connections, running requests may end", "limit", s.o.drainTimeout)
+	s.gateway.Drain()
+	limit, cancel := context.WithTimeout(context.Background(), s.o.drainTimeout)
+	defer cancel()
+	err := front.Shutdown(limit)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("some requests were still running after the drain timeout of %s", s.o.drainTimeout), front.Close())
+	}
+	return errors.Join(err, admin.Close())
+}
+
+// now is the process's monotonic clock, which every time in the fleet is on.
+func (s *server) now() time.Duration { return time.Since(s.start) }
+
+func (s *server) scrapeOptions(registry *prometheus.Registry) scrape.Options {
+	return scrape.Options{Interval: s.o.scrapeInterval, Now: s.now, Log: s.log, Registerer: registry}
+}
+
+// proxyOptions are the flags, with what the configuration says.
+func (s *server) proxyOptions(p *plan) proxy.Options {
+	o := s.o.proxy
+	o.SelectModel = p.config.SelectModel
+	o.MaxBodyBytes = p.config.MaxBodyBytes
+	if s.o.maxBody > 0 {
+		o.MaxBodyBytes = min(s.o.maxBody, o.MaxBodyBytes)
+	}
+	o.HideEndpoint = !s.o.reveal
+	o.RouteTimeouts = p.timeouts
+	o.RecordEvery, o.Record = 1, s.recorder.add
+	return o
+}
+
+// load reads, validates and prepares the configuration. Nothing is applied.
+func (s *server) load() (*plan, []byte, error) {
+	c, text, err := s.o.parse()
+	if err != nil {
+		return nil, text, err
+	}
+	if err := c.Refusal(); err != nil {
+		return nil, text, err
+	}
+	p, err := prepare(c, s.o, s.tls)
+	return p, text, err
+}
+
+// apply makes a plan the running one.
+func (s *server) apply(ctx context.Context, p *plan, text []byte) {
+	s.plan, s.text = p, text
+	for _, n := range p.config.NotHonoured {
+		s.log.Warn("not honoured", "field", n.Path, "object", n.Object, "why", n.Why)
+	}
+	for _, n := range p.config.Warnings {
+		s.log.Warn("probably not meant", "field", n.Path, "object", n.Object, "why", n.Why)
+	}
+	pools := make([]fleet.PoolConfig, len(p.pools))
+	for i, pc := range p.pools {
+		pools[i] = pc
+		pools[i].Endpoints = s.resolve(ctx, pc.Endpoints)
+	}
+	s.fleet.Apply(s.now(), pools, p.fallback)
+	s.gateway.Apply(s.proxyOptions(p))
+}
+
+// resolve looks names up and logs those that cannot be, once.
+func (s *server) resolve(ctx context.Context, configured []fleet.Endpoint) []fleet.Endpoint {
+	found, faults := s.resolver.Resolve(ctx, configured)
+	for _, f := range faults {
+		if text := f.Error(); !s.faults[text] {
+			s.faults[text] = true
+			s.log.Warn("endpoint left out or kept at its last addresses", "error", text)
+		}
+	}
+	if len(faults) == 0 {
+		clear(s.faults)
+	}
+	return found
+}
+
+// watch takes over changed files and changed addresses until ctx ends.
+func (s *server) watch(ctx context.Context) {
+	reload, resolve := time.NewTicker(s.o.reloadEvery), time.NewTicker(s.o.resolveEvery)
+	defer reload.Stop()
+	defer resolve.Stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangup:
+			s.reload(ctx)
+		case <-reload.C:
+			s.reload(ctx)
+		case <-resolve.C:
+			for i, p := range s.fleet.Pools() {
+				p.SetEndpoints(s.now(), s.resolve(ctx, s.plan.pools[i].Endpoints))
+			}
+		}
+	}
+}
+
+// reload takes over the file if it has changed; a faulty one changes nothing and is reported once.
+func (s *server) reload(ctx context.Context) {
+	if s.o.file == "" {
+		return
+	}
+	text, err := os.ReadFile(s.o.file)
+	if err == nil && string(text) == string(s.text) && !s.plan.outdated() {
+		return
+	}
+	if err != nil {
+		s.complain(err)
+		return
+	}
+	p, text, err := s.load()
+	if err != nil {
+		s.text = text
+		s.complain(err)
+		return
+	}
+	s.apply(ctx, p, text)
+	s.log.Info("configuration taken over", "file", s.o.file, "pools", len(p.pools))
+}
+
+// complain logs why the running configuration stays, once for each reason.
+func (s *server) complain(err error) {
+	if text := err.Error(); !s.faults[text] {
+		s.faults[text] = true
+		s.log.Error("the changed configuration is not used, the running one stays", "file", s.o.file, "error", text)
+	}
+}
+
+func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("cannot use --log-level %q: use debug, info, warn or error", level)
+	}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l})), nil
+	}
+	return nil, fmt.Errorf("cannot use --log-format %q: use text or json", format)
+}
