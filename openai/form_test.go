@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"mime/multipart"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -138,6 +139,22 @@ func TestRewriteModel(t *testing.T) {
 	}
 	if _, err := RewriteModel(&r, &s, "m"); err == nil {
 		t.Error("body without model: got no error")
+	}
+}
+
+func TestIndexAllAcrossParts(t *testing.T) {
+	const text = "abcabcabxabcabdabcabcabc"
+	for _, pattern := range []string{"a", "abc", "abcabc", "bxab", "dabcabcabc"} {
+		want := indexAll([][]byte{[]byte(text)}, []byte(pattern))
+		for i := range len(text) {
+			for k := i; k < len(text); k++ {
+				parts := [][]byte{[]byte(text[:i]), []byte(text[i:k]), []byte(text[k:])}
+				got := indexAll(parts, []byte(pattern))
+				if slices.Sort(got); !slices.Equal(got, want) {
+					t.Fatalf("%q in %q: got %v, want %v", pattern, parts, got, want)
+				}
+			}
+		}
 	}
 }
 
