@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/sluice-gateway/sluice/route"
 )
@@ -138,7 +139,7 @@ func (p *Pool) regroup() {
 	for _, ep := range p.rows {
 		switch {
 		case ep.GPU() != "":
-			place(ep.engine+" "+ep.GPU(), ep)
+			place(strings.TrimSpace(ep.engine+" "+ep.GPU()), ep)
 		case ep.speed.prefillTokens >= splitEvidence:
 			measured = append(measured, ep)
 		default:
@@ -153,7 +154,7 @@ func (p *Pool) regroup() {
 		if i > 0 && ep.msPerToken() > splitRatio*measured[i-1].msPerToken() {
 			group++
 		}
-		place(ep.engine+" speed "+string(rune('A'+group%26)), ep)
+		place(strings.TrimSpace(ep.engine+" speed "+string(rune('A'+group%26))), ep)
 	}
 	name := "not measured yet"
 	if len(measured) > 0 && len(p.kinds) == 1 {
