@@ -60,7 +60,7 @@ type attempt struct {
 	cancel context.CancelFunc
 	ctx    context.Context
 	sent   time.Duration
-	first  chan struct{} // closed when begun
+	timer  *time.Timer // starts the watcher
 
 	lastByte atomic.Int64 // nanoseconds of the gateway's clock
 
@@ -78,12 +78,12 @@ type attempt struct {
 
 // send sends the request to the lease's endpoint and waits for the first body byte, or for the end of an empty answer.
 func (c *call) send(lease *fleet.Lease, final bool) *attempt {
-	a := &attempt{c: c, lease: lease, final: final, first: make(chan struct{}), sent: c.g.now()}
+	a := &attempt{c: c, lease: lease, final: final, sent: c.g.now()}
 	a.ctx, a.cancel = context.WithCancel(c.r.Context())
 	a.lastByte.Store(int64(a.sent))
 	c.current = a
 	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
-	go a.watch()
+	a.timer = time.AfterFunc(watchAfter, a.watch)
 	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(c.upstreamRequest(a))
 	if err != nil {
 		a.fail(err)
@@ -152,7 +152,6 @@ func (a *attempt) begin() {
 	a.mu.Lock()
 	if a.phase == waiting {
 		a.phase = begun
-		close(a.first)
 	}
 	a.mu.Unlock()
 }
@@ -183,6 +182,7 @@ func (a *attempt) end(o fleet.Outcome) {
 	next := a.next
 	a.next = nil
 	a.mu.Unlock()
+	a.timer.Stop()
 	a.cancel()
 	if a.resp != nil {
 		_ = a.resp.Body.Close() // what is left unread is not wanted

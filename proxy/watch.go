@@ -8,11 +8,15 @@ import (
 // moveAgain is how often a request that should move, but has nowhere to go, looks again.
 const moveAgain = time.Second
 
+// watchAfter is how long an attempt goes unwatched. What is over by then needs no watcher, and starting one
+// costs more than deciding.
+const watchAfter = 20 * time.Millisecond
+
 // watch keeps the limits of one attempt until that ends.
 func (a *attempt) watch() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	first, lost, cut := a.first, a.lease.Lost(), a.c.g.cut.Done()
+	lost, cut := a.lease.Lost(), a.c.g.cut.Done()
 	wish := causeNone // why the request should move
 	for {
 		wait, on := a.check(wish)
@@ -26,8 +30,6 @@ func (a *attempt) watch() {
 		case <-cut:
 			a.giveUp(causeCut)
 			return
-		case <-first:
-			first, lost = nil, nil
 		case <-lost:
 			lost, wish = nil, causeLost
 		case <-timer.C:
@@ -63,6 +65,7 @@ func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 		}
 		return wait, true
 	}
+	passed(now, set.IdleTimeout) // its limit begins with the first byte, at the earliest now
 	if passed(a.c.from, set.FirstByteTimeout) {
 		a.giveUpLocked(causeFirst)
 		return 0, false
