@@ -22,8 +22,8 @@ type Resolver struct {
 
 // Resolve expands each endpoint's Host ("name:port", "10.0.0.1:8000", "[fd00::1]:8000") into one endpoint per address, with Name set. A name with
 // several addresses, as a headless service has, is several endpoints; of a name with addresses of both families the IPv4
-// ones count, since they are the same servers. The error joins all names that could not be resolved and had no earlier
-// answer; the endpoints that could be are returned all the same.
+// ones count, since they are the same servers. There is an error for every name that could
+// not be resolved, whether or not its last good answer stands in for it.
 func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoint, []error) {
 	lookup := r.Lookup
 	if lookup == nil {
