@@ -21,9 +21,15 @@ import (
 // on how long a thing took.
 func eventually(t *testing.T, what string, within time.Duration, holds func() bool) {
 	t.Helper()
+	eventuallyEvery(t, 20*time.Millisecond, what, within, holds)
+}
+
+// eventuallyEvery is eventually for what looking itself would disturb.
+func eventuallyEvery(t *testing.T, pause time.Duration, what string, within time.Duration, holds func() bool) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for !holds() {
 		select {
