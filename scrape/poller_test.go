@@ -3,13 +3,17 @@ package scrape
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -638,13 +642,9 @@ func TestTurns(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &http.Server{Handler: newEngine(vllmPage, vllmModels)}
-	go s.Serve(l)
-	found, err := Probe(t.Context(), ep(l.Addr().String()))
+	s := httptest.NewServer(newEngine(vllmPage, vllmModels))
+	e := ep(s.Listener.Addr().String())
+	found, err := Probe(t.Context(), e)
 	if err != nil || found.Engine != "vllm" || found.MetricsPath != "/metrics" || found.Reading.Running != 3 || len(found.Models) != 1 || len(found.Missing) == 0 {
 		t.Errorf("got %+v, %v", found, err)
 	}
@@ -652,8 +652,48 @@ func TestProbe(t *testing.T) {
 		t.Errorf("got %s, want the object as it is", found.Models[0].Raw)
 	}
 	s.Close()
-	if _, err := Probe(t.Context(), ep(l.Addr().String())); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if _, err := Probe(t.Context(), e); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("got %v, want a refused connection", err)
+	}
+	s = httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	if _, err := Probe(t.Context(), ep(s.Listener.Addr().String())); err == nil || !strings.Contains(err.Error(), "neither lists models") {
+		t.Errorf("got %v, want an error that says what was tried", err)
+	}
+}
+
+// Each way to be reached, and what is said when it is the wrong one.
+func TestProbeTransports(t *testing.T) {
+	plain := httptest.NewServer(newEngine(vllmPage, vllmModels))
+	defer plain.Close()
+	secure := httptest.NewTLSServer(newEngine(vllmPage, vllmModels))
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	defer secure.Close()
+	h2c := httptest.NewUnstartedServer(newEngine(vllmPage, vllmModels))
+	h2c.Config.Protocols = new(http.Protocols)
+	h2c.Config.Protocols.SetUnencryptedHTTP2(true)
+	h2c.Start()
+	defer h2c.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(secure.Certificate())
+	for _, c := range []struct {
+		name string
+		e    fleet.Endpoint
+		want string // part of the error, empty for none
+	}{
+		{"TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com:443", TLS: &tls.Config{RootCAs: roots}}, ""},
+		{"h2c", fleet.Endpoint{Name: h2c.Listener.Addr().String(), H2C: true}, ""},
+		{"unknown authority", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com", TLS: &tls.Config{}}, "its certificate is not accepted"},
+		{"another name", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "engine.invalid", TLS: &tls.Config{RootCAs: roots}}, "its certificate is not accepted"},
+		{"TLS to plain", fleet.Endpoint{Name: plain.Listener.Addr().String(), TLS: &tls.Config{RootCAs: roots}}, "TLS fails"},
+	} {
+		found, err := Probe(t.Context(), c.e)
+		switch {
+		case c.want == "" && (err != nil || found.Engine != "vllm"):
+			t.Errorf("%s: got %+v, %v, want it found", c.name, found, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: got %v, want %q", c.name, err, c.want)
+		}
 	}
 }
 

@@ -25,14 +25,16 @@ type Found struct {
 }
 
 // Probe asks one endpoint once, as the poller would on first contact. It reports an error if the endpoint can't be reached, or neither
-// lists models nor shows metrics. ctx bounds the time it takes.
+// lists models nor shows metrics. It takes at most as long as ctx lets it, and 10 s.
 func Probe(ctx context.Context, e fleet.Endpoint) (Found, error) {
 	c := newClient(e, nil, askTimeout)
 	defer c.close()
+	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
+	defer cancel()
 	f := Found{Engine: e.Engine, Reading: fleet.UnknownReading()}
 	asked := c.ask(ctx, "")
 	if asked.err != nil {
-		_, why := c.classify(asked.err, askTimeout)
+		_, why := c.classify(asked.err, 2*askTimeout)
 		return f, fmt.Errorf("cannot probe endpoint %q: %s", e.Name, why)
 	}
 	f.Models = asked.models
@@ -64,7 +66,7 @@ func (f *Found) readMetrics(ctx context.Context, c *client, capacity float64) er
 		a, err := c.get(ctx, r, maxPage, nil)
 		switch {
 		case err != nil:
-			_, why = c.classify(err, askTimeout)
+			_, why = c.classify(err, 2*askTimeout)
 		case a.status != http.StatusOK:
 			why = fmt.Sprintf("status %d", a.status)
 		case detect(a.body) == nil:

@@ -27,6 +27,7 @@ type worker struct {
 	done     chan struct{}
 
 	timeout  time.Duration
+	model    string          // the pool's
 	requests []*http.Request // one for each path where metrics may be
 	path     int
 	firstWhy string // why the first path gave nothing
@@ -112,7 +113,8 @@ func (w *worker) run(ctx context.Context) {
 
 // turn is one scrape, or, of a server without metrics, one look whether it serves.
 func (w *worker) turn(ctx context.Context) {
-	w.timeout = w.poller.timeout(w.pool.Config().StaleAfter)
+	config := w.pool.Config()
+	w.timeout, w.model = w.poller.timeout(config.StaleAfter), config.Model
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	sent := w.now()
@@ -171,7 +173,7 @@ func (w *worker) page(ctx context.Context, sent time.Duration, page []byte) {
 // understand scans a page by the configured dialect, or the one that the page speaks, and reports whether anything was found.
 func (w *worker) understand(page []byte) bool {
 	if w.scanner != nil {
-		w.scanner.model = w.pool.Config().Model
+		w.scanner.model = w.model
 		if w.scanner.scan(page) > 0 {
 			return true
 		}
@@ -186,7 +188,7 @@ func (w *worker) understand(page []byte) bool {
 	}
 	if w.scanner == nil || w.scanner.d != d {
 		w.scanner = newScanner(d)
-		w.scanner.model = w.pool.Config().Model
+		w.scanner.model = w.model
 		w.scanner.scan(page)
 		w.mismatch(spoken.engine)
 		w.askAt = 0
@@ -220,7 +222,7 @@ func looksLike(page []byte) string {
 
 // unusable goes on to the next path where metrics may be, in the next turn, and after the last one takes the server for one without metrics.
 func (w *worker) unusable(ctx context.Context, why string) {
-	if w.path == 0 {
+	if w.path == 0 || w.read {
 		w.firstWhy = why
 	}
 	if !w.read && w.path+1 < len(w.requests) {
