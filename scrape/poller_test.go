@@ -219,9 +219,7 @@ func ep(name string) fleet.Endpoint { return fleet.Endpoint{Name: name, Host: na
 func TestPollerReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine(vllmPage, vllmModels)
-		w := run(t, []fleet.Endpoint{{Name: "10.0.0.1:80", Host: "engine.example:80", APIKey: "key"}}, func(w *world, o *Options) {
-			w.serve(t, "10.0.0.1:80", e)
-		})
+		w := run(t, []fleet.Endpoint{ep("10.0.0.1:80")}, func(w *world, o *Options) { w.serve(t, "10.0.0.1:80", e) })
 		s := w.after(1100 * time.Millisecond)["10.0.0.1:80"]
 		if s.State != "ready" || s.Engine != "vllm" || s.Reading.Waiting != 2 || s.Reading.KVUse != .5 || !(s.Age < .2) || !slices.Equal(s.Models, []string{"m"}) {
 			t.Errorf("got %+v, want a fresh vllm with 2 waiting", s)
@@ -235,96 +233,125 @@ func TestPollerReads(t *testing.T) {
 		if n := w.dials("10.0.0.1:80"); n > 2 {
 			t.Errorf("got %d connections, want them kept", n)
 		}
+	})
+}
+
+// What is sent, and what is told of it.
+func TestPollerTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine(vllmPage, vllmModels)
+		w := run(t, []fleet.Endpoint{{Name: "10.0.0.1:80", Host: "engine.example:80", APIKey: "secret"}}, func(w *world, o *Options) {
+			w.serve(t, "10.0.0.1:80", e)
+		})
+		s := w.after(1100 * time.Millisecond)["10.0.0.1:80"]
 		r := e.last.Load()
-		if got := fmt.Sprint(r.Host, r.Header.Get("Authorization"), r.Header.Get("Accept")); got != "engine.example:80Bearer keytext/plain" {
+		if got := fmt.Sprint(r.Host, r.Header.Get("Authorization"), r.Header.Get("Accept")); got != "engine.example:80Bearer secrettext/plain" {
 			t.Errorf("got host, key and accept %q", got)
 		}
 		if !slices.Contains(s.MissingMetrics, "vllm:generation_tokens_total") {
 			t.Errorf("got missing %q, want what the page lacks by name", s.MissingMetrics)
 		}
-		if n := testutil.CollectAndCount(w.registry, "sluice_scrape_missing_metric"); n != len(s.MissingMetrics) {
-			t.Errorf("got %d missing metrics as metrics, want %d", n, len(s.MissingMetrics))
+		n, err := testutil.GatherAndCount(w.registry, "sluice_scrape_missing_metric")
+		if err != nil || n != len(s.MissingMetrics) {
+			t.Errorf("got %d missing metrics as metrics, %v, want %d", n, err, len(s.MissingMetrics))
 		}
 		w.stop()
-		if got := w.log.String(); strings.Count(got, "endpoint found") != 1 || strings.Contains(got, "Bearer") || strings.Contains(got, "key") {
-			t.Errorf("got log %s", got)
+		if got := w.log.String(); strings.Count(got, "endpoint found") != 1 || strings.Count(got, "engine lacks") != 1 || strings.Contains(got, "secret") {
+			t.Errorf("got log %s, want what was found and what is missing once, and no key", got)
 		}
 	})
 }
 
-// Each case: what the server does, and what the fleet is told, first at first contact and then after good readings.
-func TestPollerFailures(t *testing.T) {
-	type want struct{ state, why string }
-	status := func(code int) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == modelsPath {
-				io.WriteString(w, vllmModels)
-				return
-			}
-			w.WriteHeader(code)
+// outcome is a state, and how its reason begins.
+type outcome struct{ state, why string }
+
+func (o outcome) check(t *testing.T, s fleet.Status) {
+	t.Helper()
+	if s.State != o.state || !strings.HasPrefix(s.Why, o.why) {
+		t.Errorf("got %s: %q, want %s: %q", s.State, s.Why, o.state, o.why)
+	}
+}
+
+// failure is something a server does, and what the fleet is told: at first contact, and after good readings once the last is stale.
+type failure struct {
+	name         string
+	handler      http.Handler
+	first, later outcome
+}
+
+// status answers everything but the list of models with one status.
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == modelsPath {
+			io.WriteString(w, vllmModels)
+			return
+		}
+		w.WriteHeader(code)
+	}
+}
+
+func endlessChunks(w http.ResponseWriter, r *http.Request) {
+	for r.Context().Err() == nil {
+		io.WriteString(w, "# more\n")
+		w.(http.Flusher).Flush()
+		select {
+		case <-r.Context().Done():
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	for _, c := range []struct {
-		name    string
-		handler http.Handler
-		first   want // without ever an answer
-		later   want // after readings, once the last is stale
-	}{
+}
+
+func endlessPage(w http.ResponseWriter, r *http.Request) {
+	for range maxPage>>16 + 1 {
+		if _, err := w.Write(make([]byte, 1<<16)); err != nil {
+			return
+		}
+	}
+}
+
+func announces(length, page string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", length)
+		io.WriteString(w, page)
+	}
+}
+
+func failures() []failure {
+	ready, stale := outcome{"ready", ""}, outcome{"stale", "last reading"}
+	down := func(why string) outcome { return outcome{"not ready", why} }
+	const (
+		loading = "/metrics says that it is not ready (status 503)"
+		nothing = "/metrics answers with status 404; and /v1/models answers with status 404, so it is no model server that serves"
+		wanted  = "/v1/models wants a key (status 401) and none is configured"
+	)
+	return []failure{
 		// Z10
 		{"redirect", http.RedirectHandler("http://10.9.9.9:80/metrics", http.StatusFound),
-			want{"not ready", "/metrics redirects to \"http://10.9.9.9:80/metrics\", which is not followed"}, want{"stale", "last reading"}},
-		// Z10
+			down("/metrics redirects to \"http://10.9.9.9:80/metrics\", which is not followed"), stale},
 		{"HTML", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<!doctype html>\n<html>\n") }),
-			want{"not ready", "/metrics is HTML, not a metrics page of a known engine"}, want{"stale", "last reading"}},
-		// Z10
-		{"endless chunks", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for r.Context().Err() == nil {
-				io.WriteString(w, "# more\n")
-				w.(http.Flusher).Flush()
-				select {
-				case <-r.Context().Done():
-				case <-time.After(10 * time.Millisecond):
-				}
-			}
-		}), want{"not ready", "no answer within 1s"}, want{"stale", "last reading"}},
+			down("/metrics is HTML, not a metrics page of a known engine"), stale},
+		{"endless chunks", http.HandlerFunc(endlessChunks), down("no answer within 1s"), stale},
 		// Z09
-		{"too large", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			for range maxPage>>16 + 1 {
-				if _, err := w.Write(make([]byte, 1<<16)); err != nil {
-					return
-				}
-			}
-		}), want{"not ready", "the answer is too large: more than 8388608 bytes"}, want{"stale", "last reading"}},
-		// Z09
-		{"announced too large", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Length", "50000000")
-			w.Write([]byte("vllm:num_requests_waiting 1\n"))
-		}), want{"not ready", "the answer is too large: 50000000 bytes, 8388608 are read"}, want{"stale", "last reading"}},
-		// Z09
-		{"truncated", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Length", "5000")
-			io.WriteString(w, vllmPage)
-		}), want{"not ready", "the answer broke off: unexpected EOF"}, want{"stale", "last reading"}},
-		{"loading", status(503), want{"not ready", "/metrics says that it is not ready (status 503)"}, want{"not ready", "/metrics says that it is not ready (status 503)"}},
-		{"error", status(500), want{"not ready", "/metrics answers with status 500"}, want{"stale", "last reading"}},
-		{"no metrics", status(404), want{"ready", ""}, want{"ready", ""}},
-		{"metrics off", status(501), want{"ready", ""}, want{"ready", ""}},
-		{"metrics want a key", status(401), want{"ready", ""}, want{"ready", ""}},
-		{"nothing there", http.NotFoundHandler(), want{"not ready", "/metrics answers with status 404; and /v1/models answers with status 404, so it is no model server that serves"},
-			want{"not ready", "/metrics answers with status 404; and /v1/models answers with status 404, so it is no model server that serves"}},
-		{"key wanted everywhere", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }),
-			want{"not ready", "/v1/models wants a key (status 401) and none is configured"}, want{"not ready", "/v1/models wants a key (status 401) and none is configured"}},
-	} {
-		check := func(t *testing.T, s fleet.Status, w want) {
-			t.Helper()
-			if s.State != w.state || !strings.HasPrefix(s.Why, w.why) {
-				t.Errorf("got %s: %q, want %s: %q", s.State, s.Why, w.state, w.why)
-			}
-		}
+		{"too large", http.HandlerFunc(endlessPage), down("the answer is too large: more than 8388608 bytes"), stale},
+		{"announced too large", announces("50000000", vllmPage), down("the answer is too large: 50000000 bytes, 8388608 are read"), stale},
+		{"truncated", announces("5000", vllmPage), down("the answer broke off: unexpected EOF"), stale},
+		{"loading", status(503), down(loading), down(loading)},
+		{"error", status(500), down("/metrics answers with status 500"), stale},
+		// M19
+		{"no metrics", status(404), ready, ready},
+		{"metrics off", status(501), ready, ready},
+		{"metrics want a key", status(401), ready, ready},
+		{"nothing there", http.NotFoundHandler(), down(nothing), down(nothing)},
+		{"key wanted everywhere", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(401) }), down(wanted), down(wanted)},
+	}
+}
+
+func TestPollerFailures(t *testing.T) {
+	for _, c := range failures() {
 		t.Run(c.name+"/first", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) { w.serve(t, "e:1", c.handler) })
-				check(t, w.after(3 * time.Second)["e:1"], c.first)
+				c.first.check(t, w.after(3 * time.Second)["e:1"])
 			})
 		})
 		t.Run(c.name+"/later", func(t *testing.T) {
@@ -340,11 +367,15 @@ func TestPollerFailures(t *testing.T) {
 						}
 					}))
 				})
-				check(t, w.after(time.Second)["e:1"], want{"ready", ""})
+				outcome{"ready", ""}.check(t, w.after(time.Second)["e:1"])
 				broken.Store(true)
-				check(t, w.after(4 * time.Second)["e:1"], c.later)
+				c.later.check(t, w.after(4 * time.Second)["e:1"])
 				broken.Store(false)
-				check(t, w.after(6 * time.Second)["e:1"], want{"ready", ""})
+				s := w.after(6 * time.Second)["e:1"]
+				outcome{"ready", ""}.check(t, s)
+				if s.Reading.Waiting != 2 || !(s.Age < .25) {
+					t.Errorf("got %v waiting %v s ago, want a fresh reading again", s.Reading.Waiting, s.Age)
+				}
 			})
 		})
 	}
