@@ -274,3 +274,11 @@ func (r *rig) dial() net.Conn {
 	r.t.Cleanup(func() { _ = c.Close() })
 	return c
 }
+
+// clock is a clock that starts now.
+func clock() func() time.Duration {
+	start := time.Now()
+	return func() time.Duration { return time.Since(start) }
+}
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
