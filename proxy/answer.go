@@ -59,6 +59,9 @@ type copier struct {
 func (c *call) deliver(a *attempt) {
 	c.current = a
 	c.free()
+	a.mu.Lock()
+	a.told = true
+	a.mu.Unlock()
 	now, ok := c.g.now(), a.resp.StatusCode < 300
 	if ok && (a.sse || !c.want.Streamed) {
 		a.lease.FirstByte(now) // E41; an error comes fast and says nothing of speed
@@ -155,7 +158,7 @@ func (p *copier) hold(end int) int {
 func (c *call) conclude(p *copier, err error) {
 	a := p.a
 	a.mu.Lock()
-	a.phase = over // the watcher no longer touches the client's connection
+	a.phase, a.told = over, false // the watcher no longer touches the client's connection
 	why := a.why
 	a.mu.Unlock()
 	switch {

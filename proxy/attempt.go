@@ -68,6 +68,7 @@ type attempt struct {
 	phase phase
 	why   cause
 	next  *fleet.Lease // picked by the watcher before it gave up
+	told  bool         // the client is being told the answer
 
 	resp *http.Response
 	sse  bool
@@ -84,7 +85,8 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	c.current = a
 	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
 	a.timer = time.AfterFunc(watchAfter, a.watch)
-	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(c.upstreamRequest(a))
+	out := c.upstreamRequest(a)
+	resp, err := c.g.transports.of(&lease.Endpoint, out.ContentLength < 0, c.set.ConnectTimeout).RoundTrip(out)
 	if err != nil {
 		a.fail(err)
 		return a

@@ -56,7 +56,7 @@ type Options struct {
 	// HideEndpoint leaves out the answer's headers that name the endpoint and the reason for it.
 	HideEndpoint bool
 
-	// Record gets every RecordEvery-th decision, on the request's goroutine; nil or 0 for none.
+	// Record gets the decisions of every RecordEvery-th request, several at a time and while the request waits; nil or 0 for none.
 	Record      func(*route.Record)
 	RecordEvery int
 }

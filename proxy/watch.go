@@ -98,7 +98,7 @@ func (a *attempt) giveUp(k cause) {
 // that takes nothing.
 func (a *attempt) giveUpLocked(k cause) {
 	a.why = k
-	if a.phase == begun {
+	if a.told {
 		_ = http.NewResponseController(a.c.w).SetWriteDeadline(time.Now().Add(time.Second))
 	}
 	a.phase = over
