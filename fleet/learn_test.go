@@ -242,3 +242,39 @@ func TestBytesPerTokenIsLearned(t *testing.T) {
 		t.Errorf("got %v tokens in %d blocks of %v, want 10240 in blocks of 102.4", got.PromptTokens, got.Blocks, got.BlockTokens)
 	}
 }
+
+// A rate follows the engine: a machine that becomes slower is seen to be, whatever it was before.
+func TestRateFollowsChange(t *testing.T) {
+	p := NewPool("m")
+	eps := named(1)
+	eps[0].Labels = map[string]string{LabelGPU: "H100"}
+	p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+	observeAll(p, 0)
+	now := 0.
+	for _, ms := range []float64{.05, .2, .02} {
+		for range 500 {
+			now = teachPrefill(t, p, "e0:8000", now, 1, ms)
+			observeAll(p, now)
+		}
+		if got := p.Status(sec(now))[0].Rate.Prefill; math.Abs(float64(got)/ms-1) > .2 {
+			t.Errorf("after 500 requests at %v ms a token: got %v", ms, got)
+		}
+	}
+}
+
+// Where there are several kinds, one that was not measured starts from everyone's evidence together.
+func TestUnmeasuredKindStartsFromEveryone(t *testing.T) {
+	p := NewPool("m")
+	eps := named(3)
+	eps[0].Labels = map[string]string{LabelGPU: "H100"}
+	eps[1].Labels = map[string]string{LabelGPU: "A10G"}
+	p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+	observeAll(p, 0)
+	now := teachPrefill(t, p, "e0:8000", 0, 200, .5)
+	observeAll(p, now)
+	now = teachPrefill(t, p, "e1:8000", now, 200, .7)
+	p.SetEndpoints(sec(now), eps)
+	if got := p.Status(sec(now))[2].Rate.Prefill; got < .5 || got > .7 {
+		t.Errorf("got %v ms a token, want between .5 and .7", got)
+	}
+}

@@ -312,7 +312,7 @@ func TestColdAdapterBurstStaysOnFewEndpoints(t *testing.T) {
 	if got := burst(t, p, 20.01, repeat(50, func(int) *Request { return r })...); len(got) > 3 {
 		t.Errorf("50 requests for a cold adapter within an instant: %v, want at most 3 of 8 endpoints", got)
 	}
-	// What is expected counts as a taken slot, and is forgotten when no reading has shown it for ten seconds.
+	// What is expected is forgotten when no reading has shown it for ten seconds.
 	for now := 21.; now < 40; now++ {
 		for _, e := range named(8) {
 			reading := idle(1000)
@@ -335,6 +335,39 @@ func TestExpectedOutput(t *testing.T) {
 		r.MaxOutput, r.Record = max, true
 		if got := pick(t, p, 0, r).View.Request.OutputTokens; got != want {
 			t.Errorf("limit %d: got %v tokens expected, want %v", max, got, want)
+		}
+	}
+}
+
+// S18, E31: what comes after the end changes nothing: not what is counted, not what is learned, not what is known of the endpoint.
+func TestNothingCountsAfterDone(t *testing.T) {
+	p := newPool(t, 1)
+	l := pick(t, p, 1, short())
+	l.Done(sec(2), Outcome{Ending: Aborted})
+	ep := p.rows[0]
+	first, byteAt, fails, speed := ep.lastFirst, ep.lastByte.Load(), ep.fails, ep.speed
+	l.FirstByte(sec(3))
+	l.Done(sec(4), Outcome{Ending: Refused})
+	if ep.lastFirst != first || ep.lastByte.Load() != byteAt || ep.fails != fails || ep.speed != speed {
+		t.Error("a request that had ended changed its endpoint")
+	}
+	empty(t, p)
+}
+
+// An adapter that was sent for takes its slot before any reading shows it, for ten seconds.
+func TestExpectedAdapterTakesASlot(t *testing.T) {
+	p := newPool(t, 1)
+	r := idle(1000)
+	r.MaxAdapters, r.Resident = 2, []string{"b"}
+	p.Observe(0, 0, "e0:8000", r, nil)
+	for _, adapter := range []string{"b", "a"} {
+		q := short()
+		q.Adapter = adapter
+		pick(t, p, 1, q)
+	}
+	for now, want := range map[float64]route.Adapter{1: route.AdapterFull, 10.9: route.AdapterFull, 11: route.AdapterRoom} {
+		if got := p.rows[0].adapter(now, "c", false); got != want {
+			t.Errorf("at %v s: got %v, want %v", now, got, want)
 		}
 	}
 }
