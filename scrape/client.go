@@ -44,7 +44,6 @@ func newClient(e fleet.Endpoint, dial func(ctx context.Context, network, address
 		MaxConnsPerHost:     4,
 		IdleConnTimeout:     time.Minute,
 		TLSHandshakeTimeout: timeout,
-		ReadBufferSize:      32 << 10,
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c.dialing.Add(1)
 			defer c.dialing.Add(-1)
