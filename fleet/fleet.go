@@ -114,7 +114,7 @@ func (f *Fleet) Apply(now time.Duration, configs []PoolConfig, fallback string) 
 		}
 	}
 	for _, gone := range old {
-		gone.SetEndpoints(now, nil)
+		gone.place(nil)
 	}
 	f.publish()
 }

@@ -52,6 +52,11 @@ func TestLookupPrecedence(t *testing.T) {
 	if diff := cmp.Diff(want, whoServes(&f)); diff != "" {
 		t.Errorf("an adapter was unloaded: %s", diff)
 	}
+	pools[2].SetEndpoints(0, nil)
+	delete(want, "found")
+	if diff := cmp.Diff(want, whoServes(&f)); diff != "" {
+		t.Errorf("the endpoint left that listed it: %s", diff)
+	}
 	if f.Fallback() != pools[2] {
 		t.Error("the fallback is not the pool named")
 	}

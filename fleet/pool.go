@@ -103,12 +103,19 @@ func (p *Pool) Apply(now time.Duration, c PoolConfig) {
 		c.StallAfter = DefaultStallAfter
 	}
 	p.cfg.Store(&c)
-	p.SetEndpoints(now, c.Endpoints)
+	p.place(c.Endpoints)
 }
 
 // SetEndpoints makes the pool hold exactly these endpoints. Those it has keep their bookkeeping; one that is gone leaves
 // nothing behind but the requests it still serves, and those of them without a byte are told to move.
 func (p *Pool) SetEndpoints(now time.Duration, endpoints []Endpoint) {
+	if left := p.place(endpoints); left && p.onModels != nil {
+		p.onModels() // a name that only they listed is served no more
+	}
+}
+
+// place is SetEndpoints for callers that look at the models themselves; it reports whether an endpoint has left.
+func (p *Pool) place(endpoints []Endpoint) (left bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	keep := make(map[string]*endpoint, len(endpoints))
@@ -130,13 +137,14 @@ func (p *Pool) SetEndpoints(now time.Duration, endpoints []Endpoint) {
 		if keep[name] == nil {
 			p.index.Clear(ep.slot)
 			p.spare = append(p.spare, ep.slot)
-			ep.row = -1
+			ep.row, left = -1, true
 			ep.moveByteless()
 		}
 	}
 	p.rows, p.by = rows, keep
 	p.regroup()
 	p.rebuild()
+	return left
 }
 
 func (p *Pool) newEndpoint(e Endpoint) *endpoint {

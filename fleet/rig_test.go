@@ -86,17 +86,6 @@ func where(t *testing.T, p *Pool, now float64, n int, r *Request) map[string]int
 	return got
 }
 
-// chosen lists the endpoints that some of many picks go to, sorted.
-func chosen(t *testing.T, p *Pool, now float64) []string {
-	t.Helper()
-	var names []string
-	for name := range where(t, p, now, 64, short()) {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // told reports whether the lease was told to move.
 func told(l *Lease) bool {
 	select {

@@ -370,7 +370,6 @@ func TestDrain(t *testing.T) {
 	p := newPool(t, 2)
 	eps := named(2)
 	eps[0].Drain = true
-	kept := pick(t, p, 0, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e1:8000"}})
 	drain := func(p *Pool) { p.SetEndpoints(0, eps) }
 	undrain := func(p *Pool) { p.SetEndpoints(0, named(2)) }
 	play(t, p, []step{
@@ -382,7 +381,7 @@ func TestDrain(t *testing.T) {
 		{at: .3, says: "within reach", do: read(.3, "e0", idle(0)), want: "e0 e1"},
 	})
 	p = newPool(t, 2)
-	kept = pick(t, p, 0, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e1:8000"}})
+	kept := pick(t, p, 0, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e1:8000"}})
 	drain(p)
 	if told(kept) || p.InFlight() != 1 {
 		t.Errorf("draining: told to move %v, in flight %d, want false and 1", told(kept), p.InFlight())
