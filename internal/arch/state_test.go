@@ -83,6 +83,9 @@ func mutable(s *source, g *ast.GenDecl, v *ast.ValueSpec, i int, changedAt strin
 	}
 	switch value := v.Values[i].(type) {
 	case *ast.CallExpr:
+		if _, conversion := value.Fun.(*ast.ArrayType); conversion {
+			return ""
+		}
 		for pkg, names := range constructors() {
 			for _, f := range names {
 				if selects(value.Fun, s.local(pkg), f) {
