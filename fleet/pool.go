@@ -54,6 +54,7 @@ type endpoint struct {
 	why        string
 	asked      bool
 	down       string // why it can't be reached, empty when it can
+	late       string // why the last scrape gave no reading, empty when it did
 	unmetered  bool
 	stalled    bool
 	engine     string
@@ -225,7 +226,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	}
 	ep.reading, ep.readAt, ep.missing = r, at.Seconds(), missing
 	ep.resident, ep.queued = set(r.Resident), set(r.WaitingAdapters)
-	ep.asked, ep.down, ep.unmetered = true, "", false
+	ep.asked, ep.down, ep.late, ep.unmetered = true, "", "", false
 	ep.stalled = p.stalls(ep, now.Seconds())
 	ep.restate()
 	if ep.stalled {
@@ -294,6 +295,8 @@ func (p *Pool) ObserveFailure(now time.Duration, name string, f Failure, why str
 		}
 		ep.down, ep.stalled = cmp.Or(why, "unreachable"), false
 		ep.moveByteless()
+	case ScrapeFailed:
+		ep.late = why
 	case NoMetrics:
 		ep.down, ep.unmetered, ep.stalled = "", true, false
 		ep.missing = []string{why}
@@ -500,6 +503,9 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 		s.Why = fmt.Sprintf("last reading %.1f s ago", now-ep.readAt)
 		if ep.readAt == route.Never {
 			s.Why = "no reading yet"
+		}
+		if ep.late != "" {
+			s.Why += ": " + ep.late
 		}
 		return "stale"
 	case now < ep.ejectedUntil:

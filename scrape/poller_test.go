@@ -319,6 +319,7 @@ func announces(length, page string) http.HandlerFunc {
 func failures() []failure {
 	ready, stale := outcome{"ready", ""}, outcome{"stale", "last reading"}
 	down := func(why string) outcome { return outcome{"not ready", why} }
+	never := func(why string) outcome { return outcome{"stale", "no reading yet: " + why} }
 	const (
 		loading = "/metrics says that it is not ready (status 503)"
 		nothing = "/metrics answers with status 404; and /v1/models answers with status 404, so it is no model server that serves"
@@ -327,16 +328,16 @@ func failures() []failure {
 	return []failure{
 		// Z10
 		{"redirect", http.RedirectHandler("http://10.9.9.9:80/metrics", http.StatusFound),
-			down("/metrics redirects to \"http://10.9.9.9:80/metrics\", which is not followed"), stale},
+			never("/metrics redirects to \"http://10.9.9.9:80/metrics\", which is not followed"), stale},
 		{"HTML", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "<!doctype html>\n<html>\n") }),
-			down("/metrics is HTML, not a metrics page of a known engine"), stale},
-		{"endless chunks", http.HandlerFunc(endlessChunks), down("no answer within 1s"), stale},
+			never("/metrics is HTML, not a metrics page of a known engine"), stale},
+		{"endless chunks", http.HandlerFunc(endlessChunks), never("no answer within 1s"), stale},
 		// Z09
-		{"too large", http.HandlerFunc(endlessPage), down("the answer is too large: more than 8388608 bytes"), stale},
-		{"announced too large", announces("50000000", vllmPage), down("the answer is too large: 50000000 bytes, 8388608 are read"), stale},
-		{"truncated", announces("5000", vllmPage), down("the answer broke off: unexpected EOF"), stale},
+		{"too large", http.HandlerFunc(endlessPage), never("the answer is too large: more than 8388608 bytes"), stale},
+		{"announced too large", announces("50000000", vllmPage), never("the answer is too large: 50000000 bytes, 8388608 are read"), stale},
+		{"truncated", announces("5000", vllmPage), never("the answer broke off: unexpected EOF"), stale},
 		{"loading", status(503), down(loading), down(loading)},
-		{"error", status(500), down("/metrics answers with status 500"), stale},
+		{"error", status(500), never("/metrics answers with status 500"), stale},
 		// M19
 		{"no metrics", status(404), ready, ready},
 		{"metrics off", status(501), ready, ready},

@@ -287,14 +287,15 @@ func (w *worker) lost(ctx context.Context, err error) {
 	w.fail(ctx, far, why)
 }
 
-// fail tells the fleet of a failure. An endpoint that never answered is not merely late: the reason is worth more than its silence.
+// fail tells the fleet of a failure. One that accepts connections and never answered is merely late, too: after a restart of the gateway in a bad moment, a fleet
+// whose metrics hang is routed to blindly and not refused.
 func (w *worker) fail(ctx context.Context, far reach, why string) {
 	if ctx.Err() == context.Canceled {
 		return
 	}
 	w.failures++
 	failure, result := fleet.ScrapeFailed, resultFailed
-	if far == refused || !w.answered {
+	if far == refused {
 		failure, result = fleet.Unreachable, resultUnreachable
 		w.askAt = never // when it is back it is asked at once
 	}
