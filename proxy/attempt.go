@@ -60,7 +60,6 @@ type attempt struct {
 	cancel context.CancelFunc
 	ctx    context.Context
 	sent   time.Duration
-	timer  *time.Timer // starts the watcher
 
 	lastByte atomic.Int64 // nanoseconds of the gateway's clock
 
@@ -84,8 +83,8 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	a.lastByte.Store(int64(a.sent))
 	c.current = a
 	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
-	a.timer = time.AfterFunc(watchAfter, a.watch)
-	out := c.upstreamRequest(a)
+	c.g.young.add(a)
+	out := c.engineRequest(a)
 	resp, err := c.g.transports.of(&lease.Endpoint, out.ContentLength < 0, c.set.ConnectTimeout).RoundTrip(out)
 	if err != nil {
 		a.fail(err)
@@ -115,8 +114,8 @@ func readable(h http.Header) bool {
 	return e == "" || strings.EqualFold(e, "identity")
 }
 
-// upstreamRequest makes the request for one attempt, with a reader of its own over the body.
-func (c *call) upstreamRequest(a *attempt) *http.Request {
+// engineRequest makes the request for one attempt, with a reader of its own over the body.
+func (c *call) engineRequest(a *attempt) *http.Request {
 	e := &a.lease.Endpoint
 	out := c.r.WithContext(a.ctx)
 	out.URL = &url.URL{Scheme: "http", Host: e.Name, Path: c.r.URL.Path, RawPath: c.r.URL.RawPath, RawQuery: c.r.URL.RawQuery,
@@ -124,7 +123,7 @@ func (c *call) upstreamRequest(a *attempt) *http.Request {
 	if e.TLS != nil {
 		out.URL.Scheme = "https" // H19: as the endpoint is spoken to, not as the client came
 	}
-	out.Header = c.upstreamHeader(e)
+	out.Header = c.engineHeader(e)
 	out.Host = e.Host
 	out.RequestURI, out.Close, out.TransferEncoding = "", false, nil
 	out.Trailer = nil
@@ -184,7 +183,6 @@ func (a *attempt) end(o fleet.Outcome) {
 	next := a.next
 	a.next = nil
 	a.mu.Unlock()
-	a.timer.Stop()
 	a.cancel()
 	if a.resp != nil {
 		_ = a.resp.Body.Close() // what is left unread is not wanted

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -93,7 +94,9 @@ func (c *call) read() *openai.Error {
 	}
 	src := io.Reader(c.r.Body)
 	if c.set.IdleTimeout > 0 {
-		src = &patient{r: c.r.Body, control: http.NewResponseController(c.w), limit: c.set.IdleTimeout}
+		p := &patient{r: c.r.Body, control: http.NewResponseController(c.w), limit: c.set.IdleTimeout, began: time.Now()}
+		c.g.young.add(p)
+		src = p
 	}
 	body, err := openai.ReadBody(src, c.r.ContentLength, c.set.MaxBodyBytes, c.set.budget)
 	if p, ok := src.(*patient); ok {
@@ -111,22 +114,44 @@ func (c *call) read() *openai.Error {
 	return openai.AsError(err)
 }
 
-// patient bounds the wait for each piece of a body, not for the whole (R01).
+// patient bounds the wait for each piece of a body, not for the whole (R01), once the body has taken a while.
 type patient struct {
 	r       io.Reader
 	control *http.ResponseController
 	limit   time.Duration
-	set     bool
+	began   time.Time
+
+	mu    sync.Mutex
+	slow  bool
+	ended bool
+}
+
+// grown begins to set deadlines. Servers that can't set them, as in tests without a connection, bound nothing.
+func (p *patient) grown() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.slow = true
+	if !p.ended {
+		_ = p.control.SetReadDeadline(p.began.Add(p.limit))
+	}
 }
 
 func (p *patient) Read(buf []byte) (int, error) {
-	// Servers that can't set deadlines, as in tests without a connection, bound nothing.
-	p.set = p.control.SetReadDeadline(time.Now().Add(p.limit)) == nil
-	return p.r.Read(buf)
+	n, err := p.r.Read(buf)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.slow && err == nil {
+		_ = p.control.SetReadDeadline(time.Now().Add(p.limit))
+	}
+	return n, err
 }
 
+// done leaves no deadline behind for what comes next on the connection.
 func (p *patient) done() {
-	if p.set {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ended = true
+	if p.slow {
 		_ = p.control.SetReadDeadline(time.Time{})
 	}
 }

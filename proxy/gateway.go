@@ -86,6 +86,7 @@ type Gateway struct {
 	settings   atomic.Pointer[settings]
 	transports transports
 	stored     stored
+	young      nursery
 
 	draining atomic.Bool
 	cut      context.Context

@@ -90,9 +90,9 @@ func named(connection []string, name string) bool {
 	return false
 }
 
-// upstreamHeader makes the headers for one attempt. It starts from what the client sent each time, so that every attempt sees the same (H20), and
+// engineHeader makes the headers for one attempt. It starts from what the client sent each time, so that every attempt sees the same (H20), and
 // shares the values, which nobody writes to.
-func (c *call) upstreamHeader(e *fleet.Endpoint) http.Header {
+func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 	in := c.r.Header
 	h := make(http.Header, len(in)+4)
 	connection := in["Connection"]

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -164,7 +165,9 @@ func TestWaysToEndpoints(t *testing.T) {
 		t.Errorf("got %s with %d bytes, want HTTP/2.0 with %d", protocol, len(got.body), len(big))
 	}
 
-	secure := httptest.NewTLSServer(watcher(&got))
+	secure := httptest.NewUnstartedServer(watcher(&got))
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	secure.StartTLS()
 	t.Cleanup(secure.Close)
 	roots := x509.NewCertPool()
 	roots.AddCert(secure.Certificate())

@@ -143,9 +143,15 @@ type conn struct {
 	head []byte // of a request whose body follows
 }
 
+// smallBody is the largest piece in bytes that costs less to copy behind the head than to write beside it.
+const smallBody = 4 << 10
+
 // Write keeps back a request's head if a body follows it.
 func (c *conn) Write(p []byte) (int, error) {
 	if len(c.head) == 0 && bodyFollows(p) {
+		if c.head == nil {
+			c.head = make([]byte, 0, len(p)+smallBody)
+		}
 		c.head = append(c.head, p...)
 		return len(p), nil
 	}
@@ -157,28 +163,30 @@ func (c *conn) write(p []byte) (int, error) {
 	if len(c.head) == 0 {
 		return c.Conn.Write(p)
 	}
-	pieces := net.Buffers{c.head, p}
-	n, err := pieces.WriteTo(c.Conn)
-	n = max(n-int64(len(c.head)), 0)
+	before := int64(len(c.head))
+	var n int64
+	var err error
+	if len(p) <= smallBody {
+		var m int
+		m, err = c.Conn.Write(append(c.head, p...))
+		n = int64(m)
+	} else {
+		pieces := net.Buffers{c.head, p}
+		n, err = pieces.WriteTo(c.Conn)
+	}
 	c.head = c.head[:0]
-	return int(n), err
+	return int(max(n-before, 0)), err
 }
 
 // bodyFollows reports whether p ends the head of a request that has a body of known length. The transport writes that length itself, near the
 // start, and only for such a request, so that nothing is ever kept back for good.
 func bodyFollows(p []byte) bool {
-	if !bytes.HasSuffix(p, headEnd) {
+	if !bytes.HasSuffix(p, []byte("\r\n\r\n")) {
 		return false
 	}
-	i := bytes.Index(p, contentLength)
-	return i > 0 && i+len(contentLength) < len(p) && p[i+len(contentLength)] != '0'
+	_, length, ok := bytes.Cut(p, []byte("\r\nContent-Length: "))
+	return ok && length[0] != '0'
 }
-
-// Never written to.
-var (
-	headEnd       = []byte("\r\n\r\n")
-	contentLength = []byte("\r\nContent-Length: ")
-)
 
 // ReadFrom is called by the transport's write buffer with what is left of a body.
 func (c *conn) ReadFrom(r io.Reader) (int64, error) {

@@ -2,15 +2,73 @@ package proxy
 
 import (
 	"net/http"
+	"sync"
 	"time"
 )
 
 // moveAgain is how often a request that should move, but has nowhere to go, looks again.
 const moveAgain = time.Second
 
-// watchAfter is how long an attempt goes unwatched. What is over by then needs no watcher, and starting one
-// costs more than deciding.
-const watchAfter = 20 * time.Millisecond
+// youth is how long waits go unwatched. Most of what is over by then needs no watcher, and a timer for each would cost more
+// than deciding: every timer that is the next to fire wakes the thread that waits for the network.
+const (
+	youth     = 20 * time.Millisecond
+	idleYouth = 50 // rounds without any, after which the nursery closes
+)
+
+// growing is a wait that wants watching when it lasts.
+type growing interface {
+	// grown is called once, by the nursery's goroutine, when the wait has lasted up to youth; it may be over.
+	grown()
+}
+
+// nursery tells waits when they have lasted. Its goroutine runs while there are any.
+type nursery struct {
+	mu      sync.Mutex
+	list    []growing
+	running bool
+}
+
+func (y *nursery) add(w growing) {
+	y.mu.Lock()
+	defer y.mu.Unlock()
+	y.list = append(y.list, w)
+	if !y.running {
+		y.running = true
+		go y.run()
+	}
+}
+
+func (y *nursery) run() {
+	tick := time.NewTicker(youth)
+	defer tick.Stop()
+	var spare []growing
+	for empty := 0; empty < idleYouth; {
+		<-tick.C
+		y.mu.Lock()
+		list := y.list
+		y.list = spare[:0]
+		if empty++; len(list) > 0 {
+			empty = 0
+		}
+		y.running = empty < idleYouth
+		y.mu.Unlock()
+		for _, w := range list {
+			w.grown()
+		}
+		clear(list)
+		spare = list
+	}
+}
+
+// grown starts the watcher.
+func (a *attempt) grown() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.phase != over {
+		go a.watch()
+	}
+}
 
 // watch keeps the limits of one attempt until that ends.
 func (a *attempt) watch() {
