@@ -175,3 +175,47 @@ func TestMovesWhenLost(t *testing.T) {
 	close(answers)
 	(<-done).want(t, 200, "late")
 }
+
+// E31, E33: among engines that fail in every way, with clients at once, nothing is lost while one engine is well, and every count comes down.
+func TestNothingIsLostAmongFailures(t *testing.T) {
+	breaks := raw(t, func(c net.Conn, n int, _ *http.Request) {
+		switch n % 4 {
+		case 0:
+			reset(c)
+		case 1:
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+			reset(c)
+		case 2:
+			_, _ = io.WriteString(c, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy")
+		case 3:
+			_, _ = io.WriteString(c, "HTTP/1.1 429 Too Many Requests\r\nTransfer-Encoding: chunked\r\n\r\n")
+		}
+	})
+	good := startEngine(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprintf(w, "data: %s\n\n", body)
+	})
+	r := newRigAt(t, Options{}, breaks, closedPort(t), good, breaks)
+	const clients, each = 8, 25
+	bad := make(chan string, clients*each)
+	done := make(chan struct{})
+	for k := range clients {
+		go func() {
+			for i := range each {
+				body := fmt.Sprintf(`{"model":"m","stream":true,"user":"%d-%d"}`, k, i)
+				if a := r.post(body); a.err != nil || a.status != 200 || a.body != "data: "+body+"\n\n" || a.header.Get(headerServed) != good {
+					bad <- fmt.Sprintf("got %d %q and error %v, want the events of %s", a.status, a.body, a.err, body)
+				}
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range clients {
+		<-done
+	}
+	close(bad)
+	for text := range bad {
+		t.Error(text)
+	}
+}
