@@ -3,10 +3,12 @@ package proxy
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -287,5 +289,47 @@ func TestLargeAnswer(t *testing.T) {
 	})
 	if a := r.post(plainBody); a.err != nil || a.body != string(big) {
 		t.Errorf("got %d bytes and error %v, want %d as sent", len(a.body), a.err, len(big))
+	}
+}
+
+// The front door over HTTP/2: streams, their broken ends, and clients that leave, as over HTTP/1.1.
+func TestHTTP2Clients(t *testing.T) {
+	arrived, cancelled := make(chan struct{}), make(chan struct{})
+	hangs := startEngine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, eventA)
+		_ = http.NewResponseController(w).Flush()
+		arrived <- struct{}{}
+		<-req.Context().Done()
+		close(cancelled)
+	})
+	torn := tornStream(t, closeConn, eventA, "data: {")
+	plain := raw(t, func(c net.Conn, _ int, _ *http.Request) {
+		_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+		reset(c)
+	})
+	r := newRigAt(t, Options{}, hangs, torn, plain)
+	r.front.Close()
+	r.front = httptest.NewUnstartedServer(r.g)
+	r.front.EnableHTTP2 = true
+	r.front.StartTLS()
+
+	ctx, leave := context.WithCancel(t.Context())
+	resp, err := r.front.Client().Do(r.request(http.MethodPost, chatPath, streamBody).WithContext(ctx))
+	if err != nil || resp.ProtoMajor != 2 {
+		t.Fatalf("got %v and error %v, want an answer over HTTP/2", resp, err)
+	}
+	<-arrived
+	leave()
+	<-cancelled
+	_ = resp.Body.Close()
+
+	a := r.post(streamBody)
+	if !strings.HasPrefix(a.body, eventA+"\nevent: error\n") || a.err != nil {
+		t.Errorf("got %q and error %v, want the event and an error event", a.body, a.err)
+	}
+	if a := r.post(plainBody); a.err == nil {
+		t.Errorf("got %d %q without an error, want a broken stream", a.status, a.body)
 	}
 }
