@@ -112,9 +112,32 @@ func (p *Pool) gatherMatch(r *Request) {
 		p.match = make([]int32, p.slots)
 	}
 	p.match = p.match[:p.slots]
-	p.index.Match(r.Blocks, p.match, &p.matched)
+	p.thinned.from(r.Blocks)
+	p.index.Match(p.thinned.blocks, p.thinned.ends, p.match, &p.matched)
 	for i, ep := range p.rows {
 		p.view.Match[i] = float32(p.match[ep.slot])
+	}
+}
+
+// thinned is a prompt's prefix blocks as the index keeps them: all of the first 64, then every fourth, and from the 256th every sixteenth. A block stands for everything
+// before it, so leaving some out only coarsens where two prompts part, by at most 6 % of what they share; and a long prompt costs a sixth.
+type thinned struct {
+	blocks []uint64
+	ends   []int32
+}
+
+func (t *thinned) from(blocks []uint64) {
+	t.blocks, t.ends = t.blocks[:0], t.ends[:0]
+	for end := 0; end < len(blocks); {
+		switch {
+		case end < 64:
+			end++
+		case end < 256:
+			end = min(end+4, len(blocks))
+		default:
+			end = min(end+16, len(blocks))
+		}
+		t.blocks, t.ends = append(t.blocks, blocks[end-1]), append(t.ends, int32(end))
 	}
 }
 
@@ -188,7 +211,7 @@ func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	if r.Adapter != "" {
 		ep.expected[r.Adapter] = now
 	}
-	p.index.Add(ep.slot, r.Blocks, &p.matched)
+	p.index.Add(ep.slot, p.thinned.blocks, p.thinned.ends, &p.matched)
 	p.means.sent(float64(uncached))
 	return l
 }

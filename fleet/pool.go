@@ -36,6 +36,7 @@ type Pool struct {
 
 	view    route.View
 	match   []int32
+	thinned thinned
 	matched prefix.Matched
 	kinds   []kind
 	means   means
@@ -168,7 +169,7 @@ func (p *Pool) blocksFor(ep *endpoint) int {
 	if !(tokens > 0) {
 		tokens = defaultKVTokens
 	}
-	return int(min(tokens/p.means.blockTokens(), prefix.MaxBlocks))
+	return int(min(tokens/p.means.blockTokens(), prefix.MaxUnits))
 }
 
 // defaultKVTokens stands for a cache of unknown size: less than any GPU worth routing to.

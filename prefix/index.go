@@ -1,5 +1,6 @@
 // Package prefix remembers which endpoint holds which prefix blocks: chained hashes of fixed runs of prompt, so that
-// holding block k means holding everything before it.
+// holding block k means holding everything before it. A block covers one or more units, runs of prompt of one size; sizes and limits
+// are in units.
 //
 // What it holds is a guess made from what was sent: each endpoint's share is bounded by the size of its own KV
 // cache and forgotten in about the order in which the engine forgets. It promises bounded memory, and that removing an
@@ -8,8 +9,8 @@ package prefix
 
 import "math/bits"
 
-// MaxBlocks bounds what one endpoint may hold, whatever its cache size is said to be.
-const MaxBlocks = 1 << 16
+// MaxUnits bounds what one endpoint may hold, whatever its cache size is said to be.
+const MaxUnits = 1 << 16
 
 // Index says which slot (a small number that its owner gives to each endpoint) holds which blocks. The zero Index is
 // empty and ready. It must not be used by two goroutines at once.
@@ -20,6 +21,7 @@ const MaxBlocks = 1 << 16
 type Index struct {
 	entries map[uint64]int32
 	keys    []uint64
+	sizes   []int32  // units per entry
 	held    []uint64 // words bits per entry: slots that hold it
 	used    []uint64 // words bits per entry: slots that used it since their queue last passed it
 	free    []int32
@@ -28,23 +30,24 @@ type Index struct {
 	alive   []uint64
 }
 
-// queue is a slot's entries, oldest first, in a ring that grows up to limit.
+// queue is a slot's entries, oldest first, in a ring that grows as needed. units is their sizes' sum, at most limit.
 type queue struct {
 	ring  []int32
 	first int
 	n     int
+	units int
 	limit int
 }
 
 // Matched is what Match found, kept for the Add that follows it: which entry each of the blocks is.
 type Matched struct{ at []int32 }
 
-// Resize says how many blocks the slot may hold, clamped to 0..MaxBlocks; it forgets the oldest beyond that. A slot begins with none.
-func (x *Index) Resize(slot, blocks int) {
+// Resize says how many units of prompt the slot may hold, clamped to 0..MaxUnits; it forgets the oldest beyond that. A slot begins with none.
+func (x *Index) Resize(slot, units int) {
 	x.grow(slot)
 	q := &x.slots[slot]
-	q.limit = min(max(blocks, 0), MaxBlocks)
-	for q.n > q.limit {
+	q.limit = min(max(units, 0), MaxUnits)
+	for q.units > q.limit {
 		x.evict(slot)
 	}
 }
@@ -70,9 +73,10 @@ func (x *Index) grow(slot int) {
 	x.alive = make([]uint64, words)
 }
 
-// Match counts, for every slot, how many of the leading blocks it holds, into dst (one value per slot, as many as there are
-// slots at most; slots beyond it are ignored). m is scratch space to reuse.
-func (x *Index) Match(blocks []uint64, dst []int32, m *Matched) {
+// Match counts, for every slot, how many units of prompt it holds of the leading blocks, into dst (one value per slot, as many as there are
+// slots at most; slots beyond it are ignored). ends says for each block how many units the prompt has up to its end, growing. m is scratch
+// space to reuse.
+func (x *Index) Match(blocks []uint64, ends, dst []int32, m *Matched) {
 	m.at = m.at[:0]
 	clear(dst)
 	if x.words == 0 {
@@ -81,40 +85,56 @@ func (x *Index) Match(blocks []uint64, dst []int32, m *Matched) {
 	for w := range x.alive {
 		x.alive[w] = ^uint64(0)
 	}
+	last, units := int32(-1), int32(0)
 	for k, block := range blocks {
-		e, ok := x.entries[block]
+		e, ok := x.find(block, last)
 		if !ok {
-			x.settle(dst, k)
-			return
+			break
 		}
 		m.at = append(m.at, e)
-		if !x.step(dst, e, k) {
+		if !x.step(dst, e, units) {
 			return
 		}
+		last, units = e, ends[k]
 	}
-	x.settle(dst, len(blocks))
+	x.settle(dst, units)
 }
 
-// step drops the slots that do not hold entry e, block number k, and reports whether any is left.
-func (x *Index) step(dst []int32, e int32, k int) bool {
+// find looks a block up. The entries of a chain were mostly made one after the other, so the neighbours of the last one are tried first: they
+// lie in the same cache lines, where the map costs a miss or two for each block.
+func (x *Index) find(block uint64, last int32) (int32, bool) {
+	if last >= 0 && block != 0 {
+		if e := last - 1; e >= 0 && x.keys[e] == block {
+			return e, true
+		}
+		if e := last + 1; int(e) < len(x.keys) && x.keys[e] == block {
+			return e, true
+		}
+	}
+	e, ok := x.entries[block]
+	return e, ok
+}
+
+// step drops the slots that do not hold entry e, which therefore hold the units before it, and reports whether any is left.
+func (x *Index) step(dst []int32, e, units int32) bool {
 	any := uint64(0)
 	held := x.held[int(e)*x.words : (int(e)+1)*x.words]
 	for w, have := range held {
 		lost := x.alive[w] &^ have
 		x.alive[w] &= have
 		any |= x.alive[w]
-		for ; lost != 0 && k > 0; lost &= lost - 1 {
+		for ; lost != 0 && units > 0; lost &= lost - 1 {
 			if s := w<<6 + bits.TrailingZeros64(lost); s < len(dst) {
-				dst[s] = int32(k)
+				dst[s] = units
 			}
 		}
 	}
 	return any != 0
 }
 
-// settle gives k to every slot that is still alive.
-func (x *Index) settle(dst []int32, k int) {
-	if k == 0 {
+// settle gives units to every slot that is still alive.
+func (x *Index) settle(dst []int32, units int32) {
+	if units == 0 {
 		return
 	}
 	for w, alive := range x.alive {
@@ -123,39 +143,44 @@ func (x *Index) settle(dst []int32, k int) {
 			if s >= len(dst) {
 				return
 			}
-			dst[s] = int32(k)
+			dst[s] = units
 		}
 	}
 }
 
-// Add notes that the slot was sent the blocks, and so will hold them; m is what Match found for the same blocks. Of more blocks than the
-// slot may hold, the leading ones count.
-func (x *Index) Add(slot int, blocks []uint64, m *Matched) {
+// Add notes that the slot was sent the blocks, and so will hold them; ends and m are those of the Match before. Of more than the
+// slot may hold, the leading blocks count.
+func (x *Index) Add(slot int, blocks []uint64, ends []int32, m *Matched) {
 	x.grow(slot)
 	q := &x.slots[slot]
-	if len(blocks) > q.limit {
-		blocks = blocks[:q.limit]
+	for len(blocks) > 0 && int(ends[len(blocks)-1]) > q.limit {
+		blocks = blocks[:len(blocks)-1]
 	}
 	w, bit := slot>>6, uint64(1)<<(slot&63)
 	// Deepest first: the queue evicts from its front, and a chain must lose its tail before its head.
 	for k := len(blocks) - 1; k >= 0; k-- {
-		e := x.entry(blocks[k], k, m)
+		size := ends[k]
+		if k > 0 {
+			size -= ends[k-1]
+		}
+		e := x.entry(blocks[k], k, size, m)
 		i := int(e)*x.words + w
 		if x.held[i]&bit != 0 {
 			x.used[i] |= bit
 			continue
 		}
 		x.held[i] |= bit // before the eviction, which would free an entry that nobody holds
-		if q.n == q.limit {
+		for q.n > 0 && q.units+int(x.sizes[e]) > q.limit {
 			x.evict(slot)
 		}
+		q.units += int(x.sizes[e])
 		q.push(e)
 	}
 }
 
 // entry finds or makes the entry of a block; what Match found is right unless an eviction has freed or reused it since. A freed
 // entry has key 0, which is also a hash that a prompt can be made to have.
-func (x *Index) entry(block uint64, k int, m *Matched) int32 {
+func (x *Index) entry(block uint64, k int, size int32, m *Matched) int32 {
 	if k < len(m.at) && x.keys[m.at[k]] == block && block != 0 {
 		return m.at[k]
 	}
@@ -167,12 +192,12 @@ func (x *Index) entry(block uint64, k int, m *Matched) int32 {
 		e, x.free = x.free[n-1], x.free[:n-1]
 	} else {
 		e = int32(len(x.keys))
-		x.keys = append(x.keys, 0)
+		x.keys, x.sizes = append(x.keys, 0), append(x.sizes, 0)
 		for range x.words {
 			x.held, x.used = append(x.held, 0), append(x.used, 0)
 		}
 	}
-	x.keys[e] = block
+	x.keys[e], x.sizes[e] = block, size
 	x.entries[block] = e
 	return e
 }
@@ -189,6 +214,7 @@ func (x *Index) evict(slot int) {
 			q.push(e)
 			continue
 		}
+		q.units -= int(x.sizes[e])
 		x.release(e, w, bit)
 		return
 	}
@@ -219,15 +245,15 @@ func (x *Index) Clear(slot int) {
 	for q.n > 0 {
 		x.release(q.pop(), w, bit)
 	}
-	q.ring, q.first = nil, 0
+	q.ring, q.first, q.units = nil, 0, 0
 }
 
-// Held is how many blocks the slot holds.
+// Held is how many units of prompt the slot holds.
 func (x *Index) Held(slot int) int {
 	if slot >= len(x.slots) {
 		return 0
 	}
-	return x.slots[slot].n
+	return x.slots[slot].units
 }
 
 // Len is how many different blocks are known.
@@ -235,7 +261,7 @@ func (x *Index) Len() int { return len(x.entries) }
 
 func (q *queue) push(e int32) {
 	if q.n == len(q.ring) {
-		ring := make([]int32, min(max(2*len(q.ring), 64), max(q.limit, q.n+1)))
+		ring := make([]int32, max(2*len(q.ring), 64))
 		for i := range q.n {
 			ring[i] = q.ring[(q.first+i)%len(q.ring)]
 		}

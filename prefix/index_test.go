@@ -23,9 +23,42 @@ func newNaive(slots int) *naive {
 	return n
 }
 
-func (n *naive) resize(slot, blocks int) {
-	n.limit[slot] = min(max(blocks, 0), MaxBlocks)
-	for len(n.order[slot]) > n.limit[slot] {
+// sizeOf gives a block of a random history one to three units.
+func sizeOf(block uint64) int { return 1 + int(block%3) }
+
+// sized is the ends of blocks of such sizes; ends those of blocks of one unit each.
+func sized(blocks []uint64) []int32 {
+	var out []int32
+	total := 0
+	for _, b := range blocks {
+		total += sizeOf(b)
+		out = append(out, int32(total))
+	}
+	return out
+}
+
+func ends(blocks []uint64) []int32 { return oneEach()[:len(blocks)] }
+
+// oneEach is the ends of as many blocks of one unit as any test needs.
+func oneEach() []int32 {
+	out := make([]int32, 1<<11)
+	for i := range out {
+		out[i] = int32(i + 1)
+	}
+	return out
+}
+
+func (n *naive) held(slot int) int {
+	total := 0
+	for _, b := range n.order[slot] {
+		total += sizeOf(b)
+	}
+	return total
+}
+
+func (n *naive) resize(slot, units int) {
+	n.limit[slot] = min(max(units, 0), MaxUnits)
+	for n.held(slot) > n.limit[slot] {
 		n.evict(slot)
 	}
 }
@@ -43,12 +76,17 @@ func (n *naive) evict(slot int) {
 }
 
 func (n *naive) add(slot int, blocks []uint64) {
-	for _, block := range slices.Backward(blocks[:min(len(blocks), n.limit[slot])]) {
+	for _, end := range slices.Backward(sized(blocks)) {
+		if int(end) > n.limit[slot] {
+			blocks = blocks[:len(blocks)-1]
+		}
+	}
+	for _, block := range slices.Backward(blocks) {
 		if slices.Contains(n.order[slot], block) {
 			n.used[slot][block] = true
 			continue
 		}
-		if len(n.order[slot]) == n.limit[slot] {
+		for len(n.order[slot]) > 0 && n.held(slot)+sizeOf(block) > n.limit[slot] {
 			n.evict(slot)
 		}
 		n.order[slot] = append(n.order[slot], block)
@@ -56,12 +94,14 @@ func (n *naive) add(slot int, blocks []uint64) {
 }
 
 func (n *naive) match(slot int, blocks []uint64) int32 {
-	for k, block := range blocks {
+	units := int32(0)
+	for _, block := range blocks {
 		if !slices.Contains(n.order[slot], block) {
-			return int32(k)
+			break
 		}
+		units += int32(sizeOf(block))
 	}
-	return int32(len(blocks))
+	return units
 }
 
 func (n *naive) clear(slot int) {
@@ -74,8 +114,8 @@ func check(t *testing.T, x *Index, n *naive) {
 	t.Helper()
 	different := make(map[uint64]bool)
 	for s := range n.limit {
-		if got, want := x.Held(s), len(n.order[s]); got != want {
-			t.Fatalf("slot %d holds %d blocks, want %d", s, got, want)
+		if got, want := x.Held(s), n.held(s); got != want {
+			t.Fatalf("slot %d holds %d units, want %d", s, got, want)
 		}
 		for _, block := range n.order[s] {
 			different[block] = true
@@ -93,15 +133,20 @@ func sound(t *testing.T, x *Index) {
 	bits := make(map[[2]int]bool) // entry, slot
 	for s := range x.slots {
 		q := &x.slots[s]
-		if q.n > q.limit {
-			t.Fatalf("slot %d holds %d blocks, more than its limit %d", s, q.n, q.limit)
+		if q.units > q.limit {
+			t.Fatalf("slot %d holds %d units, more than its limit %d", s, q.units, q.limit)
 		}
+		units := 0
 		for i := range q.n {
 			e := int(q.ring[(q.first+i)%len(q.ring)])
 			if bits[[2]int{e, s}] {
 				t.Fatalf("entry %d is twice in the queue of slot %d", e, s)
 			}
 			bits[[2]int{e, s}] = true
+			units += int(x.sizes[e])
+		}
+		if units != q.units {
+			t.Fatalf("slot %d counts %d units, holds %d", s, q.units, units)
 		}
 	}
 	held := 0
@@ -160,10 +205,10 @@ func script(t *testing.T, slots int, ops []byte) {
 			n.resize(slot, limit)
 		default:
 			blocks := chain(next()%12, next()%16, next()%16)
-			x.Match(blocks, dst, &m)
+			x.Match(blocks, sized(blocks), dst, &m)
 			for s, got := range dst {
 				if want := n.match(s, blocks); got != want {
-					t.Fatalf("slot %d matches %d blocks of %x, want %d", s, got, blocks, want)
+					t.Fatalf("slot %d matches %d units of %x, want %d", s, got, blocks, want)
 				}
 			}
 			if op%16 == 3 { // the endpoint loses its cache between the two
@@ -171,7 +216,7 @@ func script(t *testing.T, slots int, ops []byte) {
 				n.clear(slot)
 			}
 			if op%16 != 4 {
-				x.Add(slot, blocks, &m)
+				x.Add(slot, blocks, sized(blocks), &m)
 				n.add(slot, blocks)
 			}
 		}
@@ -219,15 +264,15 @@ func FuzzIndex(f *testing.F) {
 func add(x *Index, slot int, blocks []uint64) int {
 	var m Matched
 	dst := make([]int32, slot+1)
-	x.Match(blocks, dst, &m)
-	x.Add(slot, blocks, &m)
+	x.Match(blocks, ends(blocks), dst, &m)
+	x.Add(slot, blocks, ends(blocks), &m)
 	return int(dst[slot])
 }
 
 func match(x *Index, slot int, blocks []uint64) int {
 	var m Matched
 	dst := make([]int32, slot+1)
-	x.Match(blocks, dst, &m)
+	x.Match(blocks, ends(blocks), dst, &m)
 	return int(dst[slot])
 }
 
@@ -258,9 +303,9 @@ func TestCapacityIsHonoured(t *testing.T) {
 	if x.Held(0) != 4 {
 		t.Errorf("after shrinking to 4 it holds %d", x.Held(0))
 	}
-	x.Resize(0, MaxBlocks+1)
-	if got := x.slots[0].limit; got != MaxBlocks {
-		t.Errorf("a limit beyond MaxBlocks became %d", got)
+	x.Resize(0, MaxUnits+1)
+	if got := x.slots[0].limit; got != MaxUnits {
+		t.Errorf("a limit beyond MaxUnits became %d", got)
 	}
 	x.Resize(0, -1)
 	if add(x, 0, run(0, 3)); x.Held(0) != 0 || x.Len() != 0 {
@@ -372,10 +417,10 @@ func TestMatchedGoesStale(t *testing.T) {
 		add(x, 0, blocks)
 		var m Matched
 		dst := make([]int32, 2)
-		x.Match(blocks, dst, &m)
+		x.Match(blocks, ends(blocks), dst, &m)
 		x.Clear(0)
 		add(x, 1, run(3, 2))
-		x.Add(0, blocks, &m)
+		x.Add(0, blocks, ends(blocks), &m)
 		if got := match(x, 0, blocks); got != len(blocks) {
 			t.Errorf("%x: got match %d, want all", blocks, got)
 		}
@@ -404,12 +449,13 @@ func TestMemoryIsBounded(t *testing.T) {
 
 func TestMatchAndAddOfKnownBlocksDoNotAllocate(t *testing.T) {
 	x, blocks := filled(100, 1000)
+	each := oneEach()
 	var m Matched
 	dst := make([]int32, 100)
 	i := 0
 	if n := testing.AllocsPerRun(200, func() {
-		x.Match(blocks[i%len(blocks)], dst, &m)
-		x.Add(i%100, blocks[i%len(blocks)], &m)
+		x.Match(blocks[i%len(blocks)], each, dst, &m)
+		x.Add(i%100, blocks[i%len(blocks)], each, &m)
 		i += 7
 	}); n != 0 {
 		t.Errorf("got %v allocations, want none", n)
@@ -440,12 +486,13 @@ func filled(slots, each int) (*Index, [][]uint64) {
 }
 
 func BenchmarkMatchAdd(b *testing.B) {
-	const blockBytes, each = 256, 6250 // a cache of 400 000 tokens, 64 in a block
+	const blockBytes, room = 256, 6250 // a cache of 400 000 tokens, 64 in a block
 	for _, slots := range []int{5, 100} {
 		for _, kb := range []int{2, 220} {
 			for _, known := range []bool{true, false} {
 				b.Run(fmt.Sprintf("slots=%d/KB=%d/known=%v", slots, kb, known), func(b *testing.B) {
-					x, _ := filled(slots, each)
+					x, _ := filled(slots, room)
+					each := oneEach()
 					var m Matched
 					dst, length := make([]int32, slots), kb<<10/blockBytes
 					chains := make([][]uint64, 64)
@@ -462,8 +509,8 @@ func BenchmarkMatchAdd(b *testing.B) {
 								c[k] += 1 << 50
 							}
 						}
-						x.Match(c, dst, &m)
-						x.Add(i%len(chains)%slots, c, &m)
+						x.Match(c, each, dst, &m)
+						x.Add(i%len(chains)%slots, c, each, &m)
 						i++
 					}
 				})
