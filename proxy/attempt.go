@@ -91,8 +91,8 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 		return a
 	}
 	a.resp = resp
-	if resp.StatusCode == http.StatusSwitchingProtocols {
-		a.fail(errors.New("the endpoint switched protocols"))
+	if resp.StatusCode < http.StatusOK {
+		a.fail(errors.New("the endpoint switched protocols, or gave no status"))
 		return a
 	}
 	a.sse = resp.StatusCode < 300 && readable(resp.Header) && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")

@@ -34,7 +34,7 @@ import (
 // is the throughput in relation to a tuned httputil.ReverseProxy in the same run.
 const roleVariable = "SLUICE_BENCH_ROLE"
 
-// profileVariable names a file for the CPU profile of the gateway's process.
+// profileVariable begins the names of files for CPU profiles of the gateway's process and the yardstick's; ".sluice" and ".reverse" follow.
 const profileVariable = "SLUICE_BENCH_PROFILE"
 
 func TestMain(m *testing.M) {
@@ -76,8 +76,8 @@ func play(role, engines string) error {
 	if err != nil {
 		return err
 	}
-	if path := os.Getenv(profileVariable); path != "" && role == "sluice" {
-		f, err := os.Create(path)
+	if path := os.Getenv(profileVariable); path != "" && role != "engines" {
+		f, err := os.Create(path + "." + role)
 		if err != nil {
 			return err
 		}
@@ -230,21 +230,25 @@ func readMessage(r *bufio.Reader) (m message, err error) {
 			}
 		}
 	}
-	if !chunked {
-		_, err = r.Discard(length)
-		return m, err
+	if chunked {
+		return m, skipChunks(r)
 	}
+	_, err = r.Discard(length)
+	return m, err
+}
+
+func skipChunks(r *bufio.Reader) error {
 	for {
 		line, err := r.ReadSlice('\n')
 		if err != nil {
-			return m, err
+			return err
 		}
 		n, err := strconv.ParseInt(string(bytes.TrimSpace(line)), 16, 32)
 		if err != nil {
-			return m, err
+			return err
 		}
 		if _, err := r.Discard(int(n) + 2); err != nil || n == 0 {
-			return m, err
+			return err
 		}
 	}
 }

@@ -111,6 +111,7 @@ func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.D
 	g.stored.endpoints = make(map[string]string)
 	g.Apply(o)
 	g.metrics = newMetrics(reg, g)
+	g.metrics.prune(f)
 	return g
 }
 

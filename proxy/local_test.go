@@ -269,7 +269,7 @@ func TestGaugesAndLabels(t *testing.T) {
 // O06: series of endpoints and pools that have left are gone.
 func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 	r := twoPools(t, Options{}, "")
-	r.g.Apply(Options{SelectModel: true})
+	r.g.metrics.prune(r.f)
 	for _, m := range []string{"a", "b"} {
 		r.do(r.request(http.MethodPost, chatPath, `{"model":"`+m+`"}`)).want(t, 200, `{"from":"`+m+`"}`)
 	}

@@ -45,6 +45,7 @@ func TestMovesBeforeTheFirstByte(t *testing.T) {
 		{"part of the headers", writes("HTTP/1.1 200 OK\r\nContent-Le", quit), "broken"},
 		{"huge headers", writes("HTTP/1.1 200 OK\r\nX: "+strings.Repeat("x", 2<<20)+"\r\n\r\n", quit), "broken"},
 		{"another protocol", writes("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", quit), "broken"},
+		{"no status", writes("HTTP/1.1 000 Nothing\r\nContent-Length: 1\r\n\r\nx", quit), "broken"},
 		{"429", status(429), "status"},
 		{"502", status(502), "status"},
 		{"503", status(503), "status"},
