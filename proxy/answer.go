@@ -116,7 +116,11 @@ func (p *copier) pass(n int, last bool) bool {
 		_, _ = p.usage.Write(fresh)
 	}
 	out := end
-	if a.sse && !last {
+	switch {
+	case !a.sse || last:
+	case n > 0 && fresh[n-1] == '\n': // as nearly every piece of a stream ends
+		p.torn = false
+	default:
 		if whole := openai.CompleteLines(fresh); whole > 0 {
 			out, p.torn = p.held+whole, false
 		} else {
