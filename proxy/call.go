@@ -186,9 +186,7 @@ func (c *call) understand() *openai.Error {
 	default:
 		c.want.MaxOutput = 1 // nothing is generated token by token
 	}
-	if n := c.set.RecordEvery; n > 0 && c.set.Record != nil {
-		c.want.Record = c.g.decided.Add(1)%uint64(n) == 0
-	}
+	c.want.Record = c.set.Record != nil && c.set.Sample != nil && c.set.Sample()
 	c.pin(&req)
 	return nil
 }

@@ -56,9 +56,10 @@ type Options struct {
 	// HideEndpoint leaves out the answer's headers that name the endpoint and the reason for it.
 	HideEndpoint bool
 
-	// Record gets the decisions of every RecordEvery-th request, several at a time and while the request waits; nil or 0 for none.
-	Record      func(*route.Record)
-	RecordEvery int
+	// Record gets the decisions of the requests for which Sample says true, several at a time and while the request waits; nil for
+	// none. Sample is asked once for each request; a record costs a copy of everything the decision was made from.
+	Record func(*route.Record)
+	Sample func() bool
 }
 
 // Defaults of Options.
@@ -91,7 +92,6 @@ type Gateway struct {
 	draining atomic.Bool
 	cut      context.Context
 	cutOff   context.CancelFunc
-	decided  atomic.Uint64
 
 	scratches sync.Pool // *openai.Scratch
 	readers   sync.Pool // *openai.UsageReader

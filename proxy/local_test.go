@@ -292,7 +292,8 @@ func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 // O13: every second decision is recorded, whole, and can be decided again.
 func TestRecords(t *testing.T) {
 	var records []*route.Record
-	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, RecordEvery: 2}, says("a"), says("b"))
+	odd := false
+	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func() bool { odd = !odd; return !odd }}, says("a"), says("b"))
 	for i := range 4 {
 		req := r.request(http.MethodPost, chatPath, plainBody)
 		req.Header.Set("X-Request-Id", fmt.Sprint("id-", i))

@@ -99,8 +99,10 @@ type server struct {
 
 	plan *plan
 	text []byte
-	// faults are the names that could not be resolved last time, so that only changes are logged.
-	faults map[string]bool
+	// faults are the names that could not be resolved last time, rejected why the last changed file was not used: only changes are
+	// logged.
+	faults   map[string]bool
+	rejected string
 }
 
 // serve runs until ctx ends, then drains.
@@ -174,13 +176,23 @@ func (s *server) run(ctx context.Context, public, private net.Listener, registry
 	}
 	s.log.Info("draining: no new connections, running requests may end", "limit", s.o.drainTimeout)
 	s.gateway.Drain()
-	limit, cancel := context.WithTimeout(context.Background(), s.o.drainTimeout)
-	defer cancel()
-	err := front.Shutdown(limit)
+	err := shutdown(front, s.o.drainTimeout)
 	if err != nil {
-		err = errors.Join(fmt.Errorf("some requests were still running after the drain timeout of %s", s.o.drainTimeout), front.Close())
+		s.gateway.Cut() // streams end with an error event
+		err = errors.Join(fmt.Errorf("some requests were still running after the drain timeout of %s", s.o.drainTimeout),
+			shutdown(front, cutTimeout), front.Close())
 	}
+	s.gateway.Close()
 	return errors.Join(err, admin.Close())
+}
+
+// cutTimeout is how long the ends of requests that were cut may take to be written.
+const cutTimeout = 5 * time.Second
+
+func shutdown(server *http.Server, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return server.Shutdown(ctx)
 }
 
 // now is the process's monotonic clock, which every time in the fleet is on.
@@ -200,7 +212,8 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 	}
 	o.HideEndpoint = !s.o.reveal
 	o.RouteTimeouts = p.timeouts
-	o.RecordEvery, o.Record = 1, s.recorder.add
+	o.Sample = func() bool { return s.recorder.wants(time.Now()) }
+	o.Record = s.recorder.add
 	return o
 }
 
@@ -219,7 +232,7 @@ func (s *server) load() (*plan, []byte, error) {
 
 // apply makes a plan the running one.
 func (s *server) apply(ctx context.Context, p *plan, text []byte) {
-	s.plan, s.text = p, text
+	s.plan, s.text, s.rejected = p, text, ""
 	for _, n := range p.config.NotHonoured {
 		s.log.Warn("not honoured", "field", n.Path, "object", n.Object, "why", n.Why)
 	}
@@ -297,10 +310,10 @@ func (s *server) reload(ctx context.Context) {
 	s.log.Info("configuration taken over", "file", s.o.file, "pools", len(p.pools))
 }
 
-// complain logs why the running configuration stays, once for each reason.
+// complain logs why the running configuration stays, once until it changes.
 func (s *server) complain(err error) {
-	if text := err.Error(); !s.faults[text] {
-		s.faults[text] = true
+	if text := err.Error(); text != s.rejected {
+		s.rejected = text
 		s.log.Error("the changed configuration is not used, the running one stays", "file", s.o.file, "error", text)
 	}
 }

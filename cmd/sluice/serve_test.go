@@ -1,0 +1,356 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-gateway/sluice/route"
+)
+
+// startEngine serves what an engine without metrics serves: a list of models, and answers that say which endpoint gave them.
+func startEngine(t *testing.T, model string) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/v1/models":
+			fmt.Fprintf(w, `{"object":"list","data":[{"id":%q,"object":"model"}]}`, model)
+		case "/v1/chat/completions":
+			_, _ = io.Copy(io.Discard, r.Body)
+			fmt.Fprintf(w, `{"served":%q,"usage":{"prompt_tokens":4,"completion_tokens":2}}`, r.Host)
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func addressOf(s *httptest.Server) string { return strings.TrimPrefix(s.URL, "http://") }
+
+// syncBuffer is a log that a test reads while it is written.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// gateway is a running serve.
+type gateway struct {
+	public, admin string
+	log           *syncBuffer
+	stop          func() error
+}
+
+// startGateway runs serve with these arguments on free ports, and waits until it says where.
+func startGateway(t *testing.T, args ...string) *gateway {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	g := &gateway{log: new(syncBuffer)}
+	r, w := io.Pipe()
+	cmd := root()
+	cmd.SetArgs(append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--reload-interval", "10ms", "--scrape-interval", "20ms"}, args...))
+	cmd.SetOut(w)
+	cmd.SetErr(g.log)
+	ended := make(chan error, 1)
+	go func() {
+		err := cmd.ExecuteContext(ctx)
+		w.CloseWithError(err)
+		ended <- err
+	}()
+	once := sync.OnceValue(func() error { cancel(); return <-ended })
+	g.stop = once
+	t.Cleanup(func() { _ = once() })
+	lines := bufio.NewScanner(r)
+	for _, to := range []struct {
+		prefix string
+		at     *string
+	}{{"sluice: serving on ", &g.public}, {"sluice: metrics on ", &g.admin}} {
+		if !lines.Scan() {
+			t.Fatalf("serve ended early: %v; log:\n%s", lines.Err(), g.log)
+		}
+		address, ok := strings.CutPrefix(lines.Text(), to.prefix)
+		if !ok {
+			t.Fatalf("got line %q, want it to begin with %q", lines.Text(), to.prefix)
+		}
+		*to.at = address
+	}
+	return g
+}
+
+// eventually waits until f holds.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(20 * time.Second)
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("waited 20 s in vain until %s", what)
+		}
+	}
+}
+
+// get returns the status and the body, or 0 for no answer.
+func get(url string) (int, string) {
+	resp, err := http.Get(url)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body)
+}
+
+// chat asks for one answer and returns the status and the body.
+func (g *gateway) chat(t *testing.T, model string) (int, string) {
+	t.Helper()
+	resp, err := http.Post(g.public+"/v1/chat/completions", "application/json",
+		strings.NewReader(fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"hello"}]}`, model)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(body)
+}
+
+func (g *gateway) ready(t *testing.T) {
+	t.Helper()
+	eventually(t, "the gateway is ready", func() bool { status, _ := get(g.public + "/readyz"); return status == 200 })
+}
+
+func TestServeRecordExplainReplay(t *testing.T) {
+	a, b := startEngine(t, "m"), startEngine(t, "m")
+	record := filepath.Join(t.TempDir(), "decisions.jsonl")
+	g := startGateway(t, "--endpoint", "m="+addressOf(a)+","+addressOf(b), "--record", record)
+	g.ready(t)
+	if status, body := g.chat(t, "m"); status != 200 || !strings.Contains(body, "served") {
+		t.Fatalf("got %d %s, want the engine's answer", status, body)
+	}
+	if status, body := g.chat(t, "other"); status != 404 ||
+		!strings.Contains(body, "no matching model: set the model in the request body or the x-gateway-model-name header") {
+		t.Fatalf("got %d %s, want 404 with the reference's sentence", status, body)
+	}
+	if out := run(t, "explain", "--admin", g.admin); !strings.Contains(out, "chosen") || !strings.Contains(out, addressOf(a)) {
+		t.Errorf("got explanation %q, want the chosen endpoint marked and both named", out)
+	}
+	eventually(t, "the metrics page says that the endpoint is ready", func() bool {
+		_, page := get(g.admin + "/metrics")
+		return strings.Contains(page, `sluice_endpoint_state{endpoint="`+addressOf(a)+`",pool="m",state="ready"} 1`)
+	})
+	_, text := get(g.admin + "/fleet")
+	var status []fleetStatus
+	if err := json.Unmarshal([]byte(text), &status); err != nil || len(status) != 1 || len(status[0].Endpoints) != 2 {
+		t.Errorf("got fleet %s (%v), want one pool of two endpoints", text, err)
+	}
+	if err := g.stop(); err != nil {
+		t.Fatalf("got %v, want a clean end", err)
+	}
+	if out := run(t, "replay", record); !strings.Contains(out, "1") {
+		t.Errorf("got replay %q, want one record", out)
+	}
+	if out := run(t, "explain", record, "--profile", "weights"); !strings.Contains(out, "weights") {
+		t.Errorf("got %q, want an explanation under the weights profile", out)
+	}
+}
+
+// run executes a command and returns what it prints.
+func run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := try(args...)
+	if err != nil {
+		t.Fatalf("sluice %s: %v", strings.Join(args, " "), err)
+	}
+	return out
+}
+
+func try(args ...string) (string, error) {
+	var out bytes.Buffer
+	cmd := root()
+	cmd.SetArgs(args)
+	cmd.SetOut(&out)
+	cmd.SetErr(&out)
+	err := cmd.ExecuteContext(context.Background())
+	return out.String(), err
+}
+
+const gatewayFile = `apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1
+kind: InferenceGatewayConfig
+metadata: {name: gateway}
+spec:
+  bbr: {enabled: true}
+  schedulers:
+  - name: m
+    modelName: m
+    modelSelector: {matchLabels: {app: m}}
+---
+apiVersion: gateway.sluice.dev/v1alpha1
+kind: Endpoints
+metadata: {name: lab}
+spec:
+  endpoints:
+  - {address: "%s", labels: {app: m}, drain: %t}
+  - {address: "%s", labels: {app: m}, drain: %t}
+`
+
+func TestReloadWithoutDropping(t *testing.T) {
+	a, b := startEngine(t, "m"), startEngine(t, "m")
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(fmt.Sprintf(gatewayFile, addressOf(a), false, addressOf(b), true))
+	g := startGateway(t, "-f", file)
+	g.ready(t)
+	only := func(want string) bool {
+		status, body := g.chat(t, "m")
+		if status != 200 {
+			t.Fatalf("got %d %s while the configuration changes, want no request dropped", status, body)
+		}
+		return strings.Contains(body, want)
+	}
+	if !only(addressOf(a)) {
+		t.Fatal("a draining endpoint was used")
+	}
+	write(fmt.Sprintf(gatewayFile, addressOf(a), true, addressOf(b), false))
+	eventually(t, "traffic moves to the other endpoint", func() bool { return only(addressOf(b)) })
+
+	write("kind: Nonsense")
+	eventually(t, "the log says why the file is not used", func() bool { return strings.Contains(g.log.String(), "Nonsense") })
+	if !only(addressOf(b)) {
+		t.Error("a faulty file changed the routing")
+	}
+	write(fmt.Sprintf(gatewayFile, addressOf(a), false, addressOf(b), true))
+	eventually(t, "a good file after a faulty one is taken over", func() bool { return only(addressOf(a)) })
+	write("kind: Nonsense")
+	eventually(t, "the same fault is told again after a good file", func() bool { return strings.Count(g.log.String(), "is not used") == 2 })
+}
+
+func TestServeRefuses(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "auth.yaml")
+	text := strings.Replace(fmt.Sprintf(gatewayFile, "127.0.0.1:1", false, "127.0.0.1:2", false), "  bbr:",
+		"  auth: {jwt: {provider: {name: p, issuer: \"https://i.example\", remoteJWKS: {uri: \"https://i.example/keys\"}, audiences: [a]}}}\n  bbr:", 1)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := func(want string, args ...string) {
+		t.Helper()
+		out, err := try(args...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("sluice %s: got %v (%s), want an error with %q", strings.Join(args, " "), err, out, want)
+		}
+	}
+	f("--endpoint MODEL=HOST:PORT", "serve")
+	f("not both", "serve", "-f", file, "--endpoint", "m=127.0.0.1:1")
+	f("spec.auth", "serve", "-f", file)
+	f("spec.auth", "check", "-f", file)
+	f("no such file", "serve", "-f", filepath.Join(dir, "none.yaml"))
+	f("nonsense", "serve", "--endpoint", "m=127.0.0.1:1", "--profile", "nonsense")
+	f("stale", "serve", "--endpoint", "m=127.0.0.1:1", "--stale-after", "300ms")
+	f("log-level", "serve", "--endpoint", "m=127.0.0.1:1", "--log-level", "loud")
+	f("--last", "explain", "--last", "0")
+	f("sluice serve", "explain", "--admin", "127.0.0.1:1")
+	f("line 1", "explain", file)
+}
+
+func TestKeysAndCertificates(t *testing.T) {
+	dir := t.TempDir()
+	key := filepath.Join(dir, "key")
+	config := filepath.Join(dir, "gateway.yaml")
+	text := strings.Replace(fmt.Sprintf(gatewayFile, "127.0.0.1:1", false, "127.0.0.1:2", false), "drain: false}\n  - ",
+		"apiKey: {file: \""+key+"\"}}\n  - ", 1)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := source{file: config}
+	c, _, err := s.parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := prepare(c, &serveOptions{}, make(tlsCache)); err == nil || !strings.Contains(err.Error(), key) {
+		t.Errorf("got %v, want an error that names the missing key file", err)
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(key, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("  one\n")
+	p, err := prepare(c, &serveOptions{}, make(tlsCache))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := p.pools[0].Endpoints[0].APIKey; got != "one" {
+		t.Errorf("got key %q, want it without the blanks around it", got)
+	}
+	if p.outdated() {
+		t.Error("a plan whose files have not changed is outdated")
+	}
+	write("two") // T02: a rotated secret is taken over
+	if !p.outdated() {
+		t.Error("a plan whose key file changed is not outdated")
+	}
+}
+
+func TestRecorderKeepsAShare(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "decisions.jsonl")
+	r, err := newRecorder(path, .25, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, now := 0, time.Unix(1000, 0)
+	for range 400 {
+		if r.wants(now) {
+			copied++
+			r.add(&route.Record{ID: "x", View: route.View{Snapshot: &route.Snapshot{}}})
+		}
+	}
+	r.close()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if lines := strings.Count(string(text), "\n"); lines != 100 {
+		t.Errorf("got %d records of 400 decisions in the file, want a quarter", lines)
+	}
+	if copied > 100+ringRate {
+		t.Errorf("got %d copies, want no more than the file's share and %d a second for explanations", copied, ringRate)
+	}
+	if got := len(r.last(1000)); got != copied {
+		t.Errorf("got %d records to look back on, want %d", got, copied)
+	}
+}
