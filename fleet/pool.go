@@ -175,12 +175,11 @@ func (p *Pool) blocksFor(ep *endpoint) int {
 // defaultKVTokens stands for a cache of unknown size: less than any GPU worth routing to.
 const defaultKVTokens = 100_000
 
-// restate derives the state and its reason from what is known of the endpoint.
+// restate derives the state and its reason from what is known of the endpoint. One that was not asked yet is stale, and so serves when
+// nothing better is left: after a start, or a reload that replaces every endpoint, a request is not refused for a reading's sake.
 func (ep *endpoint) restate() {
 	ep.state, ep.why = 0, ""
 	switch {
-	case !ep.asked:
-		ep.state, ep.why = route.NotReady, "not asked yet"
 	case ep.down != "":
 		ep.state, ep.why = route.NotReady, ep.down
 	case ep.stalled:
@@ -350,7 +349,7 @@ func (p *Pool) Tick(now time.Duration) {
 	}
 	for _, ep := range p.rows {
 		quiet := t - time.Duration(ep.lastByte.Load()).Seconds()
-		if ep.state&route.Unmetered == 0 && t-ep.readAt > limit && quiet > limit {
+		if ep.asked && ep.state&route.Unmetered == 0 && t-ep.readAt > limit && quiet > limit {
 			ep.moveByteless()
 		}
 	}
@@ -505,6 +504,9 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 		if ep.readAt == route.Never {
 			s.Why = "no reading yet"
 		}
+		if !ep.asked {
+			s.Why = "not asked yet"
+		}
 		if ep.late != "" {
 			s.Why += ": " + ep.late
 		}
@@ -516,9 +518,11 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 	return "ready"
 }
 
-// Ready reports whether at least one endpoint may serve.
+// Ready reports whether at least one endpoint was asked and may serve.
 func (p *Pool) Ready() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.ContainsFunc(p.rows, func(ep *endpoint) bool { return ep.state&(route.NotReady|route.Draining) == 0 })
+	return slices.ContainsFunc(p.rows, func(ep *endpoint) bool {
+		return ep.asked && ep.state&(route.NotReady|route.Draining) == 0
+	})
 }

@@ -93,8 +93,8 @@ func TestScrapesThatNeverWork(t *testing.T) {
 		t.Error("ready before anyone was asked")
 	}
 	play(t, p, []step{
-		{at: 0, says: "not asked yet", want: ""},
-		{at: .1, says: "e0 was asked and timed out", do: fail(.1, "e0", ScrapeFailed), want: "e0"},
+		{at: 0, says: "nobody was asked yet: anyone may serve rather than none", want: "e0 e1"},
+		{at: .1, says: "e0 was asked and timed out", do: fail(.1, "e0", ScrapeFailed), want: "e0 e1"},
 		{at: .2, says: "e1 as well", do: fail(.2, "e1", ScrapeFailed), want: "e0 e1"},
 		{at: .3, says: "e1 can be read and is preferred", do: read(.3, "e1", idle(0)), want: "e1"},
 	})
@@ -515,7 +515,7 @@ func TestStatus(t *testing.T) {
 		got[s.Endpoint.Name] = s.State + ": " + s.Why
 	}
 	want := map[string]string{"e0:8000": "ready: ", "e1:8000": "not ready: connection refused", "e2:8000": "ejected: 1 failures in a row",
-		"e3:8000": "draining: taken out of traffic by configuration", "e4:8000": "stale: last reading 5.5 s ago", "e5:8000": "ready: ", "e6:8000": "not ready: not asked yet"}
+		"e3:8000": "draining: taken out of traffic by configuration", "e4:8000": "stale: last reading 5.5 s ago", "e5:8000": "ready: ", "e6:8000": "stale: not asked yet"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
