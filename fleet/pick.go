@@ -15,8 +15,10 @@ type Request struct {
 	Model, Adapter string
 	// PromptBytes is the size of everything that reaches the prompt.
 	PromptBytes int
-	// Blocks are its prefix blocks, chained hashes of BlockBytes bytes each. They are read during Pick only.
+	// Blocks are its prefix blocks, chained hashes; Ends says for each how many units of BlockBytes bytes the prompt has up to its end, nil that each is
+	// one unit. They are read during Pick only.
 	Blocks     []uint64
+	Ends       []int32
 	BlockBytes int
 	// MaxOutput is the request's own limit in tokens, 0 for none.
 	MaxOutput int
@@ -94,9 +96,10 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	if r.MaxOutput > 0 {
 		output = min(output, float32(r.MaxOutput))
 	}
-	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, Blocks: len(r.Blocks), BlockTokens: blockTokens,
+	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, BlockTokens: blockTokens,
 		PromptTokens: max(float32(float64(r.PromptBytes)/p.means.bytesPerToken()), 1), OutputTokens: output}
 	if n := len(r.Blocks); n > 0 {
+		v.Request.Blocks = int(p.endsOf(r)[n-1])
 		v.Request.Affinity = r.Blocks[min(n, affinityBlocks)-1]
 	}
 	v.MeanUncached, v.MeanOutput = float32(p.means.uncached()), float32(p.means.output())
@@ -107,37 +110,25 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	}
 }
 
+// endsOf is r.Ends, made up where it is nil.
+func (p *Pool) endsOf(r *Request) []int32 {
+	if r.Ends != nil {
+		return r.Ends
+	}
+	for len(p.ends) < len(r.Blocks) {
+		p.ends = append(p.ends, int32(len(p.ends)+1))
+	}
+	return p.ends[:len(r.Blocks)]
+}
+
 func (p *Pool) gatherMatch(r *Request) {
 	if cap(p.match) < p.slots {
 		p.match = make([]int32, p.slots)
 	}
 	p.match = p.match[:p.slots]
-	p.thinned.from(r.Blocks)
-	p.index.Match(p.thinned.blocks, p.thinned.ends, p.match, &p.matched)
+	p.index.Match(r.Blocks, p.endsOf(r), p.match, &p.matched)
 	for i, ep := range p.rows {
 		p.view.Match[i] = float32(p.match[ep.slot])
-	}
-}
-
-// thinned is a prompt's prefix blocks as the index keeps them: all of the first 64, then every fourth, and from the 256th every sixteenth. A block stands for everything
-// before it, so leaving some out only coarsens where two prompts part, by at most 6 % of what they share; and a long prompt costs a sixth.
-type thinned struct {
-	blocks []uint64
-	ends   []int32
-}
-
-func (t *thinned) from(blocks []uint64) {
-	t.blocks, t.ends = t.blocks[:0], t.ends[:0]
-	for end := 0; end < len(blocks); {
-		switch {
-		case end < 64:
-			end++
-		case end < 256:
-			end = min(end+4, len(blocks))
-		default:
-			end = min(end+16, len(blocks))
-		}
-		t.blocks, t.ends = append(t.blocks, blocks[end-1]), append(t.ends, int32(end))
 	}
 }
 
@@ -211,7 +202,7 @@ func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	if r.Adapter != "" {
 		ep.expected[r.Adapter] = now
 	}
-	p.index.Add(ep.slot, p.thinned.blocks, p.thinned.ends, &p.matched)
+	p.index.Add(ep.slot, r.Blocks, p.endsOf(r), &p.matched)
 	p.means.sent(float64(uncached))
 	return l
 }

@@ -36,7 +36,7 @@ type Pool struct {
 
 	view    route.View
 	match   []int32
-	thinned thinned
+	ends    []int32 // 1, 2, 3 …
 	matched prefix.Matched
 	kinds   []kind
 	means   means

@@ -14,7 +14,8 @@ func blocksOf(t *testing.T, body, salt string) []uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return slices.Clone(s.Blocks(r.Model, salt))
+	blocks, _ := s.Blocks(r.Model, salt)
+	return slices.Clone(blocks)
 }
 
 func shared(a, b []uint64) int {
@@ -98,7 +99,7 @@ func TestSharedToolsAndSystemMatch(t *testing.T) {
 }
 
 func TestBlocksAreCapped(t *testing.T) {
-	got := blocksOf(t, `{"prompt":"`+strings.Repeat("x", (MaxBlocks+10)*BlockBytes)+`","suffix":"y"}`, "")
+	got := blocksOf(t, `{"prompt":"`+strings.Repeat("x", 5<<20)+`","suffix":"y"}`, "")
 	if len(got) != MaxBlocks {
 		t.Errorf("got %d blocks, want %d", len(got), MaxBlocks)
 	}
@@ -135,5 +136,25 @@ func TestReadAllocations(t *testing.T) {
 	})
 	if got != 0 {
 		t.Errorf("Read and Blocks with a used Scratch: got %v allocations, want 0", got)
+	}
+}
+
+// Blocks grow with their place in the prompt; ends counts in units of the smallest, the trailing one rounded up, and where a prompt is split makes no difference.
+func TestBlocksGrow(t *testing.T) {
+	const prompt = 100_000
+	var s Scratch
+	r, err := Read("application/json", "", bodyOf([]byte(`{"prompt":"`+strings.Repeat("x", prompt)+`"}`)), &s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks, ends := s.Blocks(r.Model, "")
+	const large = (prompt + 3 - 65536 + 4095) / 4096 // the quotes and the tag of the field count
+	if want := smallBlocks + middleBlocks + large; len(blocks) != want || len(ends) != want {
+		t.Fatalf("got %d blocks and %d ends, want %d", len(blocks), len(ends), want)
+	}
+	for k, want := range map[int]int32{0: 1, 63: 64, 64: 68, 111: 256, 112: 272, len(ends) - 1: (prompt + 3 + BlockBytes - 1) / BlockBytes} {
+		if ends[k] != want {
+			t.Errorf("block %d ends at %d units, want %d", k, ends[k], want)
+		}
 	}
 }

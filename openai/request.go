@@ -55,7 +55,8 @@ type Scratch struct {
 	source *Body  // what the spans point into: the request's body, or what it decoded to
 	seed   xxhash.Digest
 	blocks []uint64
-	tail   [BlockBytes]byte
+	ends   []int32
+	tail   [largeUnits * BlockBytes]byte
 }
 
 // Reset forgets the request and frees what was decoded for it. Blocks returned before are overwritten by the next use.
