@@ -26,6 +26,8 @@ type Request struct {
 	Streamed bool
 	// Tried names endpoints that failed this request before.
 	Tried []string
+	// Seed decides what nothing else decides; 0 draws one at random. A simulation gives its own, to be the same each time.
+	Seed uint64
 	// Record asks for a copy of the view, to explain or replay the decision.
 	Record bool
 }
@@ -90,7 +92,10 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
 // gather reads everything impure into the view.
 func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	v := &p.view
-	v.Now, v.Seed, v.StaleAfter = now, rand.Uint64(), cfg.StaleAfter.Seconds()
+	v.Now, v.Seed, v.StaleAfter = now, r.Seed, cfg.StaleAfter.Seconds()
+	if v.Seed == 0 {
+		v.Seed = rand.Uint64()
+	}
 	blockTokens := float32(float64(r.BlockBytes) / p.means.bytesPerToken())
 	output := float32(p.means.output())
 	if r.MaxOutput > 0 {
