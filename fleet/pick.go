@@ -110,6 +110,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	v.MeanUncached, v.MeanOutput = float32(p.means.uncached()), float32(p.means.output())
 	p.gatherMatch(r)
 	p.gatherAdapters(now, r.Adapter)
+	p.gatherSteps(now)
 	for i, ep := range p.rows {
 		v.Tried[i] = len(r.Tried) > 0 && slices.Contains(r.Tried, ep.Name)
 	}
@@ -200,7 +201,6 @@ func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	}
 	v.Backlog[row] += uncached
 	v.Held[row] += l.held
-	p.rehead(ep)
 	if v.Match[row] == 0 {
 		ep.lastCold, v.LastCold[row] = now, now
 	}
@@ -213,19 +213,6 @@ func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 }
 
 func whole(tokens float32) float32 { return float32(math.Round(float64(tokens))) }
-
-// rehead sets the columns that follow from the oldest request before its first token.
-func (p *Pool) rehead(ep *endpoint) {
-	if ep.row < 0 {
-		return
-	}
-	v := &p.view
-	v.Head[ep.row], v.HeadSince[ep.row] = 0, 0
-	if ep.first != nil {
-		v.Head[ep.row] = ep.first.uncached
-		v.HeadSince[ep.row] = max(ep.first.sent, ep.lastFirst)
-	}
-}
 
 // prefilled takes the lease off the list of requests before their first token.
 func (l *Lease) prefilled() {
@@ -254,7 +241,6 @@ func (l *Lease) prefilled() {
 	if ep.first == nil {
 		v.Prefilling[ep.row], v.Backlog[ep.row] = 0, 0 // sums beyond 16 million are rounded
 	}
-	p.rehead(ep)
 }
 
 // unread reports whether the endpoint's last reading cannot have seen this request. One that was sent in the same instant as the
@@ -270,7 +256,7 @@ func (l *Lease) FirstByte(now time.Duration) {
 		return
 	}
 	l.begun, l.firstAt = true, now.Seconds()
-	l.ep.lastByte.Store(int64(now))
+	l.ep.saw(now)
 	if !l.streamed {
 		l.prefilled()
 		return
@@ -284,11 +270,10 @@ func (l *Lease) FirstByte(now time.Duration) {
 	for first := ep.first; first != nil && first.sent <= l.sent && !first.streamed; first = ep.first {
 		first.prefilled() // engines prefill in order: what was sent before and shows no first token is past it too
 	}
-	p.rehead(ep)
 }
 
 // Progress notes that body bytes arrive; it takes no lock.
-func (l *Lease) Progress(now time.Duration) { l.ep.lastByte.Store(int64(now)) }
+func (l *Lease) Progress(now time.Duration) { l.ep.saw(now) }
 
 // Lost is closed when the endpoint is no longer one to wait at (gone, not ready, stale, stalled) while the request has had no byte from it.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }

@@ -70,6 +70,7 @@ type endpoint struct {
 	leases       map[*Lease]struct{}
 	lastFirst    float64
 	lastByte     atomic.Int64 // nanoseconds of the fleet's clock
+	stepAt, step atomic.Int64 // when the last step was seen to end, and how long one without prompts takes, in nanoseconds
 	lastCold     float64      // when a request without a match was last sent
 	fails        int
 	ejectedUntil float64
@@ -387,7 +388,8 @@ func (p *Pool) layout(s *route.Snapshot) {
 		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match} {
 			*c = make(route.Column, n)
 		}
-		v.HeadSince, v.LastCold, v.EjectedUntil = make([]float64, n), make([]float64, n), make([]float64, n)
+		v.HeadSince, v.StepEnd = make([]float64, n), make([]float64, n)
+		v.LastCold, v.EjectedUntil = make([]float64, n), make([]float64, n)
 		v.Adapters, v.Tried = make([]route.Adapter, n), make([]bool, n)
 	}
 	for i, ep := range p.rows {
@@ -404,7 +406,6 @@ func (p *Pool) layout(s *route.Snapshot) {
 			v.Prefilling[i]++
 			v.Backlog[i] += l.uncached
 		}
-		p.rehead(ep)
 	}
 }
 

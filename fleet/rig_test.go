@@ -145,16 +145,12 @@ func auditRow(t *testing.T, p *Pool, ep *endpoint) {
 	if p.dirty {
 		since = v.SentSince[i] // counted afresh before it is next used
 	}
-	head, headSince := float32(0), 0.
-	if ep.first != nil {
-		head, headSince = ep.first.uncached, max(ep.first.sent, ep.lastFirst)
-	}
 	got := []float64{float64(v.InFlight[i]), float64(v.Held[i]), float64(v.SentSince[i]), float64(v.Prefilling[i]), float64(v.Backlog[i]),
-		float64(v.Head[i]), v.HeadSince[i], v.LastCold[i], v.EjectedUntil[i]}
+		v.LastCold[i], v.EjectedUntil[i]}
 	want := []float64{float64(len(ep.leases)), float64(held), float64(since), float64(prefilling), float64(backlog),
-		float64(head), headSince, ep.lastCold, ep.ejectedUntil}
+		ep.lastCold, ep.ejectedUntil}
 	if !slices.Equal(got, want) {
-		t.Fatalf("%s: in flight, held, sent since, prefilling, backlog, head, head since, last cold, ejected until: got %v, want %v", ep.Name, got, want)
+		t.Fatalf("%s: in flight, held, sent since, prefilling, backlog, last cold, ejected until: got %v, want %v", ep.Name, got, want)
 	}
 	if k := int(ep.kind); k >= len(p.kinds) || k >= len(v.Rates) || !(v.Rates[k].Prefill > 0) || !(v.Rates[k].Decode > 0) {
 		t.Fatalf("%s: kind %d of %d, rates %v", ep.Name, k, len(p.kinds), v.Rates)
@@ -192,7 +188,7 @@ func empty(t *testing.T, p *Pool) {
 	audit(t, p)
 	v := &p.view
 	for i, ep := range p.rows {
-		if v.InFlight[i] != 0 || v.Held[i] != 0 || v.Prefilling[i] != 0 || v.Backlog[i] != 0 || v.Head[i] != 0 || ep.first != nil || ep.last != nil {
+		if v.InFlight[i] != 0 || v.Held[i] != 0 || v.Prefilling[i] != 0 || v.Backlog[i] != 0 || ep.first != nil || ep.last != nil {
 			t.Errorf("%s: something is left: in flight %v, held %v, prefilling %v, backlog %v", ep.Name, v.InFlight[i], v.Held[i], v.Prefilling[i], v.Backlog[i])
 		}
 		if !p.dirty && v.SentSince[i] != 0 {

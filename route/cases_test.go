@@ -17,7 +17,7 @@ func evenView(n int) *View {
 	}
 	for i := range n {
 		s.KVTokens[i], s.Kinds[i], v.Adapters[i] = 400_000, 0, AdapterNone
-		v.LastCold[i], s.ReadAt[i] = 0, 99.5
+		v.LastCold[i], v.StepEnd[i], s.ReadAt[i] = 0, 0, 99.5
 	}
 	v.Request.Affinity, v.Request.Adapter = 0, ""
 	return v

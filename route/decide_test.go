@@ -20,7 +20,7 @@ func randomView(n int, seed uint64) *View {
 		Waiting: col(20), Running: col(100), KVUse: col(1), KVTokens: col(400_000)}
 	v := &View{Snapshot: s, Now: 100, Seed: r.Uint64(), StaleAfter: 2,
 		Request:  Request{Model: "m", Adapter: "a", PromptTokens: 2000, OutputTokens: 200, Blocks: 30, BlockTokens: 64, Affinity: r.Uint64()},
-		InFlight: col(50), Prefilling: col(5), Backlog: col(9000), Head: col(3000), HeadSince: make([]float64, n), Held: col(90_000),
+		InFlight: col(50), Prefilling: col(5), Backlog: col(9000), Head: col(3000), HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: col(90_000),
 		SentSince: col(3), LastCold: make([]float64, n), EjectedUntil: make([]float64, n), Match: col(30),
 		Adapters: make([]Adapter, n), Tried: make([]bool, n),
 		Rates: []Rate{{"h100", .02, 8}, {"a10g", .33, 35}}, MeanUncached: 700, MeanOutput: 200}
@@ -29,6 +29,7 @@ func randomView(n int, seed uint64) *View {
 		s.Hashes = append(s.Hashes, HashName(s.Names[i]))
 		s.Kinds[i] = int32(i % 2)
 		s.ReadAt[i], v.HeadSince[i], v.LastCold[i] = 99+r.Float64(), 99+r.Float64(), 90*r.Float64()
+		v.StepEnd[i] = 100 + .001*float64(i%50)
 		v.Adapters[i] = Adapter(r.IntN(int(AdapterMissing)))
 	}
 	return v

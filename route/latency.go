@@ -32,7 +32,7 @@ func Latency() *Profile {
 }
 
 // waitMS is the time until the engine can begin with this request: prefill of what we sent there before and of what others queued
-// there, less the progress of the oldest.
+// there, less the progress of what it computes now; or the rest of its step if that is decoding only.
 func waitMS(dst Column, v *View) {
 	kinds, rates := v.Snapshot.Kinds, v.Rates
 	waiting, own, backlog := v.reading(v.Snapshot.Waiting), v.column(v.Prefilling), v.column(v.Backlog)
@@ -54,6 +54,11 @@ func waitMS(dst Column, v *View) {
 		}
 		if done > 0 {
 			dst[i] = max(dst[i]-done, 0)
+		}
+	}
+	for i, end := range v.StepEnd {
+		if left := float32(end-v.Now) * 1000; left > 0 && left <= huge {
+			dst[i] += left
 		}
 	}
 }

@@ -61,7 +61,7 @@ func wildView(seed uint64, bad ...float32) *View {
 		}
 	}
 	if r.IntN(10) == 0 {
-		v.HeadSince, v.LastCold, v.EjectedUntil, v.Adapters, v.Tried = nil, nil, nil, nil, nil
+		v.HeadSince, v.StepEnd, v.LastCold, v.EjectedUntil, v.Adapters, v.Tried = nil, nil, nil, nil, nil, nil
 	}
 	if r.IntN(2) == 0 {
 		v.Request.Affinity = 0
@@ -185,7 +185,7 @@ func permuted(v *View, seed uint64) *View {
 		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Head, &w.Held, &w.SentSince, &w.Match} {
 		*c = reorder(*c, order)
 	}
-	for _, c := range []*[]float64{&w.HeadSince, &w.LastCold, &w.EjectedUntil} {
+	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil} {
 		*c = reorder(*c, order)
 	}
 	w.Adapters, w.Tried = reorder(w.Adapters, order), reorder(w.Tried, order)
@@ -377,11 +377,11 @@ func TestReplay(t *testing.T) {
 1 lines skipped; the first: cannot replay line 21: cannot read record: unexpected end of JSON input
 
 request    was                       is  recorded total  its total here   total of is
-request-0  10.0.0.2:8000  10.0.0.0:8000         278.205    2.000 places  0.000 places
-request-1  10.0.0.2:8000  10.0.0.0:8000         257.493    2.000 places  0.000 places
-request-3  10.0.0.2:8000  10.0.0.0:8000         216.606    2.000 places  0.000 places
-request-6  10.0.0.2:8000  10.0.0.0:8000         274.037    2.000 places  0.000 places
-request-8  10.0.0.2:8000  10.0.0.0:8000         196.580    2.000 places  0.000 places
+request-0  10.0.0.2:8000  10.0.0.0:8000         280.205    2.000 places  0.000 places
+request-1  10.0.0.2:8000  10.0.0.0:8000         259.493    2.000 places  0.000 places
+request-3  10.0.0.2:8000  10.0.0.0:8000         218.606    2.000 places  0.000 places
+request-6  10.0.0.2:8000  10.0.0.0:8000         276.037    2.000 places  0.000 places
+request-8  10.0.0.2:8000  10.0.0.0:8000         198.580    2.000 places  0.000 places
 and 3 more
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {

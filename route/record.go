@@ -124,6 +124,7 @@ func (v *View) Check() error {
 		{"inFlight", len(v.InFlight), v.InFlight != nil}, {"prefilling", len(v.Prefilling), v.Prefilling != nil},
 		{"backlog", len(v.Backlog), v.Backlog != nil}, {"head", len(v.Head), v.Head != nil},
 		{"headSince", len(v.HeadSince), v.HeadSince != nil}, {"held", len(v.Held), v.Held != nil},
+		{"stepEnd", len(v.StepEnd), v.StepEnd != nil},
 		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
 		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
@@ -153,7 +154,7 @@ func (v *View) Clone() View {
 	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match} {
 		*col = slices.Clone(*col)
 	}
-	for _, col := range []*[]float64{&c.HeadSince, &c.LastCold, &c.EjectedUntil} {
+	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil} {
 		*col = slices.Clone(*col)
 	}
 	c.Adapters, c.Tried, c.Rates = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates)

@@ -173,11 +173,13 @@ type View struct {
 	Prefilling Column `json:"prefilling"`
 	// Backlog is the sum of the uncached prompt tokens of those.
 	Backlog Column `json:"backlog"`
-	// Head is the uncached prompt tokens of the oldest of those.
+	// Head is the uncached prompt tokens of those that the engine computes now, as far as we can tell.
 	Head Column `json:"head"`
-	// HeadSince is when the engine can have begun with Head at the earliest: it was sent, and the last first token
-	// there was seen.
+	// HeadSince is when the engine can have begun with Head at the earliest: it was sent, and the step before was seen
+	// to end.
 	HeadSince []float64 `json:"headSince"`
+	// StepEnd is when the step should end in which the engine only decodes, in seconds; 0 where it isn't known, or it computes prompts.
+	StepEnd []float64 `json:"stepEnd,omitempty"`
 	// Held is the tokens that our requests in flight add to the KV cache: uncached prompt, never a shared prefix.
 	Held Column `json:"held"`
 	// SentSince is how many requests were sent there after the last reading was taken, and have not finished.

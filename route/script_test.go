@@ -49,7 +49,7 @@ func (s *script) endpoints(t *testing.T, d *datadriven.TestData) {
 	snap := &Snapshot{Version: 1, States: make([]State, n), Why: make([]string, n), Kinds: make([]int32, n), ReadAt: make([]float64, n),
 		Waiting: zeros(), Running: zeros(), KVUse: zeros(), KVTokens: zeros()}
 	s.view = View{Snapshot: snap, Now: now, StaleAfter: 2, InFlight: zeros(), Prefilling: zeros(), Backlog: zeros(), Head: zeros(),
-		HeadSince: make([]float64, n), Held: zeros(), SentSince: zeros(), LastCold: make([]float64, n), EjectedUntil: make([]float64, n),
+		HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: zeros(), SentSince: zeros(), LastCold: make([]float64, n), EjectedUntil: make([]float64, n),
 		Match: zeros(), Adapters: make([]Adapter, n), Tried: make([]bool, n), MeanUncached: 500, MeanOutput: 200,
 		Rates: []Rate{{"h100", .02, 8}, {"a10g", .3, 35}}}
 	for i, line := range lines[1:] {
@@ -127,6 +127,8 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 		}
 	case "headAge":
 		v.HeadSince[i] = v.Now - x
+	case "stepLeft":
+		v.StepEnd[i] = v.Now + x
 	case "coldAge":
 		v.LastCold[i] = v.Now - x
 	case "ejected":
