@@ -83,6 +83,9 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
 	if d.Verdict != route.Send {
 		return nil, d
 	}
+	if p.rent != nil {
+		p.rent.pay(now.Seconds(), d.Missed, v.Match[d.Endpoint] < slices.Max(v.Match))
+	}
 	l := p.reserve(now.Seconds(), r, d)
 	l.View = copied
 	l.Reason = cfg.Profile.Reason(v, d)
@@ -108,7 +111,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 		v.Request.Affinity = r.Blocks[min(n, affinityBlocks)-1]
 	}
 	v.MeanUncached, v.MeanOutput = float32(p.means.uncached()), float32(p.means.output())
-	p.gatherMatch(r)
+	p.gatherMatch(now, r)
 	p.gatherAdapters(now, r.Adapter)
 	p.gatherSteps(now)
 	for i, ep := range p.rows {
@@ -127,14 +130,22 @@ func (p *Pool) endsOf(r *Request) []int32 {
 	return p.ends[:len(r.Blocks)]
 }
 
-func (p *Pool) gatherMatch(r *Request) {
+func (p *Pool) gatherMatch(now float64, r *Request) {
 	if cap(p.match) < p.slots {
 		p.match = make([]int32, p.slots)
 	}
 	p.match = p.match[:p.slots]
-	p.index.Match(r.Blocks, p.endsOf(r), p.match, &p.matched)
+	ends := p.endsOf(r)
+	p.index.Match(r.Blocks, ends, p.match, &p.matched)
+	best := int32(0)
 	for i, ep := range p.rows {
 		p.view.Match[i] = float32(p.match[ep.slot])
+		best = max(best, p.match[ep.slot])
+	}
+	p.rent = nil
+	if last, ok := slices.BinarySearch(ends, best); ok {
+		p.rent = p.rents.of(r.Blocks[last])
+		p.view.Request.Missed = p.rent.at(now)
 	}
 }
 

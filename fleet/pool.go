@@ -38,6 +38,8 @@ type Pool struct {
 	match   []int32
 	ends    []int32 // 1, 2, 3 …
 	matched prefix.Matched
+	rents   rents
+	rent    *rent // of the request being decided, nil when nobody holds any of it
 	kinds   []kind
 	means   means
 }

@@ -141,6 +141,9 @@ func (p *Profile) pick(v *View, d *Decision) {
 		}
 	}
 	d.Verdict, d.Endpoint, d.Total = Send, chosen, v.total[chosen]
+	if p.Copies {
+		d.Missed = v.missed(d.Total)
+	}
 	k := 0
 	for _, i := range top {
 		if i != chosen && k < MaxFallbacks {

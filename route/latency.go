@@ -20,7 +20,7 @@ const (
 // time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
 func Latency() *Profile {
 	return &Profile{
-		Name: profileLatency, Cost: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: Filters(),
+		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: Filters(),
 		Terms: []Term{
 			{Name: "wait", Weight: 1, Score: waitMS},
 			{Name: "prefill", Weight: 1, Score: prefillMS},
@@ -69,12 +69,50 @@ func (r *Request) uncached(match float32) float32 {
 	return max(r.PromptTokens-match*r.BlockTokens, 1)
 }
 
-// prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint.
+// prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where most of the prompt is held,
+// earlier requests may have paid for: they missed, by waiting where it is held, what another copy would have saved them. So a copy is made when its
+// absence has cost as much as it does, as one rents until the rent has come to the price; knowing nothing of the future that
+// is at most twice as dear as knowing all (ski rental: Karlin and others, 1988).
 func prefillMS(dst Column, v *View) {
 	kinds, rates, match := v.Snapshot.Kinds, v.Rates, v.column(v.Match)
 	for i := range dst {
 		dst[i] = v.Request.uncached(match[i]) * rates[kinds[i]].Prefill
 	}
+	if !(v.Request.Missed > 0) {
+		return
+	}
+	least := v.Request.uncached(v.bestMatch())
+	for i := range dst {
+		dst[i] = max(dst[i]-v.Request.Missed, least*rates[kinds[i]].Prefill)
+	}
+}
+
+// bestMatch is the most blocks that a kept endpoint holds.
+func (v *View) bestMatch() float32 {
+	most := float32(0)
+	for i, m := range v.Match {
+		if m > most && v.keep[i] {
+			most = m
+		}
+	}
+	return most
+}
+
+// missed is what a request of this total would save, did every kept endpoint hold as much of its beginning as the one that holds most.
+func (v *View) missed(total float32) float32 {
+	most := v.bestMatch()
+	if most == 0 {
+		return 0
+	}
+	least, ideal := v.Request.uncached(most), total
+	for i, m := range v.Match {
+		rate := v.Rates[v.Snapshot.Kinds[i]].Prefill
+		extra := max(v.Request.uncached(m)*rate-max(v.Request.Missed, 0), least*rate) - least*rate
+		if v.keep[i] && v.total[i]-extra < ideal {
+			ideal = v.total[i] - extra
+		}
+	}
+	return total - ideal
 }
 
 // kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and their output: charging a

@@ -73,6 +73,9 @@ type Request struct {
 	Blocks int `json:"blocks"`
 	// BlockTokens is the estimated number of tokens in a prefix block.
 	BlockTokens float32 `json:"blockTokens"`
+	// Missed is the milliseconds that earlier requests with the same beginning would have saved, had more endpoints held it, as far as another
+	// copy has not been paid for by them.
+	Missed float32 `json:"missed,omitempty"`
 	// Affinity identifies the leading blocks: requests that share a beginning share it. 0 means no prefix to share.
 	Affinity uint64 `json:"affinity,string"`
 }
@@ -245,6 +248,9 @@ type Decision struct {
 	Near int32 `json:"near"`
 	// Total is the chosen endpoint's total: milliseconds in a cost profile, else the weighted sum of scores.
 	Total float32 `json:"total"`
+	// Missed is the milliseconds that this request would save, did every endpoint hold as much of its beginning as the one that
+	// holds most. A pool sums it up in Request.Missed. 0 in profiles that are not costs.
+	Missed float32 `json:"missed,omitempty"`
 	// Version is the snapshot's.
 	Version uint64 `json:"version"`
 }
@@ -257,6 +263,8 @@ type Profile struct {
 	Terms   []Term
 	// Cost says that totals are costs and the least wins; otherwise the greatest does.
 	Cost bool
+	// Copies says that Decision.Missed is wanted: the profile has the prefill term, which makes copies of beginnings that are missed.
+	Copies bool
 	// Unit is what totals and values are in, for explanations; empty for scores.
 	Unit string
 	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as
