@@ -39,6 +39,7 @@ type Pool struct {
 	ends    []int32 // 1, 2, 3 …
 	matched prefix.Matched
 	rents   rents
+	census  census
 	rent    *rent // of the request being decided, nil when nobody holds any of it
 	kinds   []kind
 	means   means
@@ -223,6 +224,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 		clear(ep.expected)
 	}
 	p.learnFromEngine(ep, &r)
+	p.observeOthers(ep, &r)
 	resized := r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0
 	if progressed(&ep.reading, &r) || ep.readAt == route.Never {
 		ep.progressAt, ep.stalled = now.Seconds(), false

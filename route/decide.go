@@ -129,7 +129,8 @@ func (p *Profile) sign() float32 {
 func (p *Profile) pick(v *View, d *Decision) {
 	sign, key, hashes := p.sign(), v.tieKey(), v.Snapshot.Hashes
 	top := v.top(sign, key)
-	limit := p.limit(v.total[top[0]])
+	ratio, slack := p.band(v)
+	limit := p.limit(v.total[top[0]], ratio, slack)
 	high, chosen := uint64(0), top[0]
 	for i, total := range v.total {
 		if sign*total > limit || !v.keep[i] {
@@ -153,9 +154,18 @@ func (p *Profile) pick(v *View, d *Decision) {
 	}
 }
 
+// band is the profile's for this view. A request gains nothing from an endpoint that is not the best but agreement.
+func (p *Profile) band(v *View) (ratio, slack float32) {
+	if !p.Cost || !(v.Alone > 0) {
+		return p.TieRatio, p.TieSlack
+	}
+	share := 1 - min(v.Alone, 1)
+	return share * p.TieRatio, share * p.TieSlack
+}
+
 // limit is the greatest sign·total that is as good as best.
-func (p *Profile) limit(best float32) float32 {
-	return p.sign()*best + max(best, -best)*p.TieRatio + p.TieSlack
+func (p *Profile) limit(best, ratio, slack float32) float32 {
+	return p.sign()*best + max(best, -best)*ratio + slack
 }
 
 // tieKey is what the rendezvous goes by: the request's beginning, or its seed when it has none to share.

@@ -4,7 +4,7 @@ package route
 type Explanation struct {
 	Decision Decision
 	Profile  string
-	// Cost, Unit, TieRatio and TieSlack are the profile's.
+	// Cost and Unit are the profile's; TieRatio and TieSlack are its band for this view.
 	Cost               bool
 	Unit               string
 	TieRatio, TieSlack float32
@@ -40,7 +40,8 @@ type TermColumn struct {
 
 // Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same Decision.
 func (p *Profile) Explain(v *View) Explanation {
-	e := &Explanation{Profile: p.Name, Cost: p.Cost, Unit: p.Unit, TieRatio: p.TieRatio, TieSlack: p.TieSlack}
+	e := &Explanation{Profile: p.Name, Cost: p.Cost, Unit: p.Unit}
+	e.TieRatio, e.TieSlack = p.band(v)
 	for _, f := range p.Filters {
 		e.Filters = append(e.Filters, FilterColumn{Name: f.Name, Says: f.Says, Dropped: make([]bool, v.Snapshot.Len())})
 	}

@@ -199,6 +199,8 @@ type View struct {
 	Tried []bool `json:"tried"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.
 	Rates []Rate `json:"rates"`
+	// Alone is how sure it is that no one else sends to these endpoints, 0 to 1.
+	Alone float32 `json:"alone,omitempty"`
 	// MeanUncached and MeanOutput are the pool's means per request, in tokens.
 	MeanUncached float32 `json:"meanUncached"`
 	MeanOutput   float32 `json:"meanOutput"`
@@ -268,7 +270,8 @@ type Profile struct {
 	// Unit is what totals and values are in, for explanations; empty for scores.
 	Unit string
 	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as
-	// the best, and a rendezvous hash chooses among them.
+	// the best, and a rendezvous hash chooses among them. In a cost profile the band is for replicas of the gateway to agree, and vanishes
+	// as View.Alone goes to 1.
 	TieRatio, TieSlack float32
 }
 

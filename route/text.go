@@ -322,8 +322,8 @@ func (t *explainer) differences(a, b int) []string {
 
 // near reports whether row i is in the tie band.
 func (t *explainer) near(i int) bool {
-	p := Profile{Cost: t.Cost, TieRatio: t.TieRatio, TieSlack: t.TieSlack}
-	return p.sign()*t.Totals[i] <= p.limit(t.best())
+	p := Profile{Cost: t.Cost}
+	return p.sign()*t.Totals[i] <= p.limit(t.best(), t.TieRatio, t.TieSlack)
 }
 
 // best is the best total of a kept row.
@@ -342,9 +342,9 @@ func (t *explainer) tie() {
 	if t.Decision.Near < 2 {
 		return
 	}
-	p := Profile{Cost: t.Cost, TieRatio: t.TieRatio, TieSlack: t.TieSlack}
+	p := Profile{Cost: t.Cost}
 	best := t.best()
-	width := fmt.Sprintf("%s from the best, %s", t.total(p.limit(best)-p.sign()*best), t.total(best))
+	width := fmt.Sprintf("%s from the best, %s", t.total(p.limit(best, t.TieRatio, t.TieSlack)-p.sign()*best), t.total(best))
 	if !t.Cost {
 		width = "rounding of the best, " + t.total(best)
 	}
