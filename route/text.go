@@ -80,6 +80,9 @@ func (t *explainer) request() {
 	r := &t.v.Request
 	t.line("request: model %q, %.0f prompt tokens in %d prefix blocks of %.0f, %.0f output tokens expected",
 		r.Model, r.PromptTokens, r.Blocks, r.BlockTokens, r.OutputTokens)
+	if r.Missed > 0 {
+		t.line("missed by requests with the same beginning: %s ms, which pay for a copy of it", short(r.Missed))
+	}
 	if r.Adapter != "" {
 		t.line("adapter: %q", r.Adapter)
 	}

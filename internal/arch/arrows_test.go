@@ -39,6 +39,7 @@ func rooms() map[string]room {
 		"proxy":         {own: []string{"fleet", "openai", "route"}, why: "a front door carries requests; configuration reaches it as values"},
 		"config":        {own: []string{"api/v1alpha1", "route"}, why: "configuration is turned into values here, by someone who runs nothing"},
 		"api/v1alpha1":  {why: "types of documents, and nothing that acts on them"},
+		"sim":           {own: []string{"fleet", "route"}, why: "a simulation drives the gateway's own code, and is no part of how requests travel"},
 		"cmd/sluice":    {own: []string{everything}},
 		"internal/arch": {why: "the tests of the shape must not bend with it"},
 		"e2e":           {why: "it drives the binary from outside, as a user does"},

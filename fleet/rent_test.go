@@ -1,0 +1,68 @@
+package fleet
+
+import "testing"
+
+// prefixed makes a request that shares its first blocks with all others of a group and ends differently.
+func prefixed(group, id int) *Request {
+	r := prompt(group, 16000)
+	own := prompt(1_000_000+id, 1000)
+	r.PromptBytes += own.PromptBytes
+	r.Blocks = append(r.Blocks, own.Blocks...)
+	return r
+}
+
+// A beginning that is asked for more than its one holder can serve at once gets copies, after a while; one that nobody waits for stays where it is.
+func TestMissedBeginningsAreCopied(t *testing.T) {
+	for name, c := range map[string]struct {
+		together int // requests at once
+		most     int
+		least    int
+	}{
+		"one at a time":    {1, 1, 1},
+		"several together": {3, 4, 2},
+	} {
+		p := newPool(t, 4)
+		at, id, used := 1.0, 0, make(map[string]bool)
+		for range 200 {
+			var leases []*Lease
+			for range c.together {
+				id++
+				l := pick(t, p, at, prefixed(1, id))
+				leases = append(leases, l)
+				used[l.Endpoint.Name] = true
+			}
+			for i, l := range leases {
+				l.FirstByte(sec(at + .02*float64(i+1)))
+				l.Done(sec(at+.1), Outcome{})
+			}
+			at += .2
+			observeAll(p, at)
+		}
+		audit(t, p)
+		if n := len(used); n < c.least || n > c.most {
+			t.Errorf("%s: %d endpoints hold the prefix, want %d to %d", name, n, c.least, c.most)
+		}
+	}
+}
+
+// What was missed adds up, fades, and is spent by a copy; another beginning in the same place starts from nothing.
+func TestRent(t *testing.T) {
+	var r rents
+	e := r.of(7)
+	e.pay(1, 30, false)
+	e.pay(1, 12, false)
+	if got := e.at(1); got != 42 {
+		t.Errorf("after two payments: got %v ms, want 42", got)
+	}
+	if got := r.of(7).at(1 + rentLasts); got < 15 || got > 16 {
+		t.Errorf("after %v s: got %v ms, want 42/e", rentLasts, got)
+	}
+	e.pay(2, 5, true)
+	if got := e.at(2); got != 0 {
+		t.Errorf("after a copy: got %v ms, want 0", got)
+	}
+	e.pay(2, 5, false)
+	if got := r.of(7 + uint64(len(r))).at(2); got != 0 {
+		t.Errorf("another beginning in the same place: got %v ms, want 0", got)
+	}
+}

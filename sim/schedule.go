@@ -1,0 +1,257 @@
+package sim
+
+import (
+	"slices"
+	"time"
+)
+
+// begin schedules a step: every decoding sequence takes one token, then prompts in order as far as the budget goes, those begun
+// first. An engine without work stays idle.
+func (e *Engine) begin(now time.Duration) {
+	preempted := e.extendDecodes()
+	e.decodes = e.decoding()
+	budget := e.cfg.Budget - e.decodes
+	tokens, pairs := 0, 0.
+	spend := func(s *Seq, chunk int) {
+		tokens += chunk
+		pairs += float64(chunk) * (float64(s.computed) + float64(chunk)/2)
+		budget -= chunk
+		s.chunk = chunk
+		e.nameBlocks(s, (s.computed+chunk)/BlockTokens)
+	}
+	for _, s := range e.prefill {
+		if chunk := min(s.target-s.computed, budget); chunk > 0 && e.extend(s, s.computed+chunk) {
+			spend(s, chunk)
+		}
+	}
+	loads := 0
+	if !preempted {
+		loads = e.admit(now, &budget, spend)
+	}
+	if e.decodes == 0 && tokens == 0 {
+		return
+	}
+	ms := e.cfg.Profile.StepMS(tokens, pairs, e.decodes, e.context)
+	if e.cfg.Overhead {
+		ms += overheadStepMS + overheadBySeqMS*float64(e.running.n)
+	}
+	e.began, e.stepping = now, true
+	e.endAt = now + time.Duration(ms*e.slow*1e6) + time.Duration(loads)*e.cfg.AdapterLoad
+}
+
+// admit moves sequences from the queue to the running ones while there is budget and room, first come first served; only a sequence whose
+// adapter finds no slot lets others pass. It returns how many adapters have to be brought in.
+func (e *Engine) admit(now time.Duration, budget *int, spend func(*Seq, int)) (loads int) {
+	for s := e.waiting.head; s != nil && *budget > 0 && e.running.n < e.cfg.MaxSeqs; {
+		next := s.next
+		slot, load := e.slot(s.Adapter)
+		if s.Adapter != "" && slot < 0 {
+			s = next
+			continue
+		}
+		held, idle := e.cache.match(s.Blocks, (s.target-1)/BlockTokens)
+		chunk := min(s.target-held*BlockTokens, *budget)
+		need := blocksOf(held*BlockTokens+chunk) - held
+		if need > e.cache.free-idle {
+			return loads
+		}
+		e.waiting.remove(s)
+		e.running.push(s)
+		e.prefill = append(e.prefill, s)
+		s.state, s.admitted, s.computed, s.named = seqPrefilling, now, held*BlockTokens, held
+		if s.cached < 0 {
+			s.cached = s.computed
+			e.counters.cachedTokens += float64(s.cached)
+		}
+		for _, hash := range s.Blocks[:held] {
+			s.kv = append(s.kv, e.cache.share(hash))
+		}
+		e.extend(s, s.computed+chunk)
+		if s.Adapter != "" {
+			s.adapter = e.occupy(s.Adapter, slot)
+		}
+		if load {
+			loads++
+		}
+		spend(s, chunk)
+		s = next
+	}
+	return loads
+}
+
+func blocksOf(tokens int) int { return (tokens + BlockTokens - 1) / BlockTokens }
+
+// extend gives the sequence blocks for so many tokens; false when there are not enough, with those taken that there are.
+func (e *Engine) extend(s *Seq, tokens int) bool {
+	for n := blocksOf(tokens); len(s.kv) < n; {
+		if e.cache.free == 0 {
+			return false
+		}
+		s.kv = append(s.kv, e.cache.take())
+	}
+	return true
+}
+
+// extendDecodes gives a block to each decoding sequence that begins one in this step. When blocks run out, the sequence
+// admitted last gives up its own. It reports whether any did.
+func (e *Engine) extendDecodes() (preempted bool) {
+	for s := e.turn[e.clock&(BlockTokens-1)]; s != nil; {
+		next := s.nextTurn
+		for e.cache.free == 0 && s.state == seqDecoding {
+			last := e.running.tail
+			if last == next {
+				next = next.nextTurn
+			}
+			e.preempt(last)
+			preempted = true
+		}
+		if s.state == seqDecoding {
+			e.nameBlocks(s, len(s.kv))
+			s.kv = append(s.kv, e.cache.take())
+		}
+		s = next
+	}
+	return preempted
+}
+
+// preempt sends a running sequence back to the head of the queue without its blocks.
+func (e *Engine) preempt(s *Seq) {
+	e.remove(s)
+	s.state, s.target, s.computed, s.chunk, s.named = seqWaiting, s.Prompt+s.out, 0, 0, 0
+	e.waiting.unshift(s)
+	e.counters.preemptions++
+	e.events = append(e.events, Event{Preempted, s})
+}
+
+// slot finds where an adapter is or can go: the index in adapters, which may be one past the end; -1 when every slot is in use by others. load says that
+// it has to be brought in.
+func (e *Engine) slot(name string) (at int, load bool) {
+	if name == "" {
+		return -1, false
+	}
+	idle := -1
+	for i, a := range e.adapters {
+		if a.name == name {
+			return i, false
+		}
+		if a.users == 0 && idle < 0 {
+			idle = i
+		}
+	}
+	if len(e.adapters) < e.cfg.AdapterSlots {
+		return len(e.adapters), true
+	}
+	return idle, true
+}
+
+// occupy counts a user of the adapter in the slot that slot found, as the one used last.
+func (e *Engine) occupy(name string, at int) *adapter {
+	a := &adapter{name: name}
+	if at < len(e.adapters) {
+		if e.adapters[at].name == name {
+			a = e.adapters[at]
+		}
+		e.adapters = slices.Delete(e.adapters, at, at+1)
+	}
+	e.adapters = append(e.adapters, a)
+	a.users++
+	return a
+}
+
+// queue is a list of sequences through their own pointers.
+type queue struct {
+	head, tail *Seq
+	n          int
+}
+
+func (q *queue) push(s *Seq) {
+	s.prev, s.next = q.tail, nil
+	if q.tail != nil {
+		q.tail.next = s
+	} else {
+		q.head = s
+	}
+	q.tail = s
+	q.n++
+}
+
+func (q *queue) unshift(s *Seq) {
+	s.prev, s.next = nil, q.head
+	if q.head != nil {
+		q.head.prev = s
+	} else {
+		q.tail = s
+	}
+	q.head = s
+	q.n++
+}
+
+func (q *queue) remove(s *Seq) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		q.head = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	} else {
+		q.tail = s.prev
+	}
+	s.prev, s.next = nil, nil
+	q.n--
+}
+
+// endHeap orders decoding sequences by the step they end in.
+type endHeap []*Seq
+
+func (h *endHeap) push(s *Seq) {
+	*h = append(*h, s)
+	s.heapAt = len(*h) - 1
+	h.up(s.heapAt)
+}
+
+func (h *endHeap) remove(s *Seq) {
+	old, i := *h, s.heapAt
+	n := len(old) - 1
+	old[i] = old[n]
+	old[i].heapAt = i
+	old[n] = nil
+	*h = old[:n]
+	if i < n {
+		h.up(i)
+		h.down(i)
+	}
+}
+
+func (h endHeap) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if h[parent].end <= h[i].end {
+			return
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+}
+
+func (h endHeap) down(i int) {
+	for {
+		least := 2*i + 1
+		if least >= len(h) {
+			return
+		}
+		if right := least + 1; right < len(h) && h[right].end < h[least].end {
+			least = right
+		}
+		if h[i].end <= h[least].end {
+			return
+		}
+		h.swap(i, least)
+		i = least
+	}
+}
+
+func (h endHeap) swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapAt, h[j].heapAt = i, j
+}

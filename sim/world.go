@@ -1,0 +1,371 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
+)
+
+// Options describe a world. They are not changed by Run, so that several worlds may share them.
+type Options struct {
+	// Engines are the endpoints of the one pool.
+	Engines []EngineConfig
+	// Labels gives the endpoints their GPU labels; without, a gateway has to tell the kinds apart by itself.
+	Labels bool
+	// Requests is the workload; those that follow none in order of arrival.
+	Requests []Request
+	// Policy chooses the endpoints.
+	Policy Policy
+	// Replicas is how many gateways, that share nothing, take turns at random; 0 means 1.
+	Replicas int
+	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at random.
+	Scrape time.Duration
+	// Wire is the mean of the exponentially distributed delay with which a gateway hears of tokens. It doesn't count in times to first token.
+	Wire time.Duration
+	// Warm is the time before which arrivals don't count. Arrivals end with the workload; the world goes on until all are finished or End.
+	Warm, End time.Duration
+	// Faults happen to engines.
+	Faults []Fault
+	// Seed decides everything that is left to chance.
+	Seed uint64
+}
+
+// FaultKind is a way an engine can fail.
+type FaultKind uint8
+
+const (
+	// Slow makes steps take Value times as long; 1 ends it.
+	Slow FaultKind = iota
+	// Frozen stops the engine, its process still answers. Thawed ends it.
+	Frozen
+	// Thawed ends Frozen.
+	Thawed
+	// Crashed loses everything; with Value > 0 the engine serves again after so many seconds.
+	Crashed
+	// Blind takes the metrics page away; Sighted gives it back.
+	Blind
+	// Sighted ends Blind.
+	Sighted
+)
+
+// Fault is something that happens to one engine.
+type Fault struct {
+	At       time.Duration
+	Endpoint int
+	Kind     FaultKind
+	Value    float64
+}
+
+// world is a run in progress.
+type world struct {
+	o        *Options
+	engines  []*Engine
+	due      []time.Duration // when the engine's scheduled step ends
+	gateways []gateway
+	timers   timers
+	rng      *rand.Rand
+	now      time.Duration
+	arrivals int
+	open     int // requests that are due and have not ended
+	flights  []*flight
+	spare    []*flight
+	after    map[int][]int // requests by the one they follow
+	result   Result
+}
+
+// flight is a request on its way.
+type flight struct {
+	seq      Seq
+	index    int
+	request  *Request
+	arrived  time.Duration
+	first    time.Duration
+	endpoint int
+	gateway  gateway
+	lease    *fleet.Lease // where the gateway is production's
+	tried    []int
+	hashes   []uint64
+}
+
+// Run lets a world happen.
+func Run(o Options) *Result {
+	w := &world{o: &o, rng: rand.New(rand.NewPCG(o.Seed, 3)), due: make([]time.Duration, len(o.Engines)),
+		after: make(map[int][]int)}
+	for _, cfg := range o.Engines {
+		w.engines = append(w.engines, NewEngine(cfg))
+	}
+	for range max(o.Replicas, 1) {
+		w.gateways = append(w.gateways, o.Policy.make(w))
+	}
+	w.result.counted = make([]outcome, 0, len(o.Requests))
+	w.start()
+	for w.open > 0 {
+		t := w.timers.pop()
+		if t.at > o.End && o.End > 0 {
+			break
+		}
+		w.now = t.at
+		w.fire(t)
+	}
+	w.close()
+	return &w.result
+}
+
+func (w *world) start() {
+	for i := range w.o.Requests {
+		if f := w.o.Requests[i].Follows; f >= 0 {
+			w.after[f] = append(w.after[f], i)
+		}
+	}
+	w.nextArrival()
+	for g := range w.gateways {
+		for i := range w.engines {
+			w.scrape(g, i)
+		}
+		w.timers.push(timer{at: tickEvery, kind: timerTick, gateway: g})
+	}
+	for i := range w.o.Faults {
+		w.timers.push(timer{at: w.o.Faults[i].At, kind: timerFault, index: i})
+	}
+}
+
+// tickEvery is how often a gateway looks for what passed without an event.
+const tickEvery = 250 * time.Millisecond
+
+// nextArrival schedules the next request that follows none.
+func (w *world) nextArrival() {
+	for w.arrivals < len(w.o.Requests) {
+		i := w.arrivals
+		w.arrivals++
+		if r := &w.o.Requests[i]; r.Follows < 0 {
+			w.timers.push(timer{at: r.At, kind: timerArrival, index: i})
+			w.open++
+			return
+		}
+	}
+}
+
+func (w *world) fire(t timer) {
+	switch t.kind {
+	case timerStep:
+		if at, ok := w.engines[t.index].Next(); ok && at == t.at {
+			w.step(t.index)
+		}
+	case timerArrival:
+		if w.o.Requests[t.index].Follows < 0 {
+			w.nextArrival()
+		}
+		w.arrive(t.index)
+	case timerScrape:
+		w.scrape(t.gateway, t.index)
+	case timerTick:
+		w.gateways[t.gateway].tick(w.now)
+		w.move()
+		w.timers.push(timer{at: w.now + tickEvery, kind: timerTick, gateway: t.gateway})
+	case timerFault:
+		w.fault(&w.o.Faults[t.index])
+	}
+}
+
+// scrape reads an endpoint for a gateway and schedules the next time.
+func (w *world) scrape(g, i int) {
+	reading, ok := w.engines[i].Reading(w.now)
+	w.gateways[g].observe(w.now, i, reading, ok)
+	every := w.o.Scrape
+	if every == 0 {
+		every = 50 * time.Millisecond
+	}
+	jitter := time.Duration((w.rng.Float64() - .5) * .2 * float64(every))
+	w.timers.push(timer{at: w.now + every + jitter, kind: timerScrape, gateway: g, index: i})
+}
+
+// arrive takes in a request and sends it.
+func (w *world) arrive(i int) {
+	f := w.newFlight()
+	r := &w.o.Requests[i]
+	f.index, f.request, f.arrived, f.first, f.tried = i, r, w.now, 0, f.tried[:0]
+	f.hashes = r.appendHashes(f.hashes[:0])
+	f.gateway = w.gateways[0]
+	if len(w.gateways) > 1 {
+		f.gateway = w.gateways[w.rng.IntN(len(w.gateways))]
+	}
+	w.send(f)
+}
+
+func (w *world) newFlight() *flight {
+	if n := len(w.spare); n > 0 {
+		f := w.spare[n-1]
+		w.spare = w.spare[:n-1]
+		return f
+	}
+	f := &flight{}
+	f.seq.Tag = len(w.flights)
+	w.flights = append(w.flights, f)
+	return f
+}
+
+// send lets the gateway choose until an engine takes the request or none is left.
+func (w *world) send(f *flight) {
+	s := &f.seq
+	for {
+		s.Prompt, s.Output, s.Blocks, s.Adapter = f.request.PromptTokens(), f.request.Output, f.hashes, f.request.Adapter
+		f.endpoint = f.gateway.pick(w.now, f)
+		if f.endpoint < 0 {
+			w.end(f, true)
+			return
+		}
+		if w.engines[f.endpoint].Submit(w.now, s) {
+			w.schedule(f.endpoint)
+			return
+		}
+		f.gateway.done(w.now, f, endRefused)
+		f.tried = append(f.tried, f.endpoint)
+	}
+}
+
+// schedule sets the timer for the engine's step, if it has a new one.
+func (w *world) schedule(i int) {
+	if at, ok := w.engines[i].Next(); ok && at != w.due[i] {
+		w.due[i] = at
+		w.timers.push(timer{at: at, kind: timerStep, index: i})
+	}
+}
+
+// step ends an engine's step and passes on what happened.
+func (w *world) step(i int) {
+	events := w.engines[i].Step(w.now)
+	for _, g := range w.gateways {
+		g.progress(w.heard(), i)
+	}
+	for _, e := range events {
+		f := w.flights[e.Seq.Tag]
+		switch e.Kind {
+		case FirstToken:
+			f.first = w.now
+			f.gateway.first(w.heard(), f)
+		case Finished:
+			f.gateway.done(w.now, f, endFinished)
+			w.end(f, false)
+		case Preempted:
+			w.result.Preemptions++
+		}
+	}
+	w.schedule(i)
+}
+
+// heard is when a gateway hears of what happens.
+func (w *world) heard() time.Duration {
+	if w.o.Wire == 0 {
+		return w.now
+	}
+	return w.now + time.Duration(w.rng.ExpFloat64()*float64(w.o.Wire))
+}
+
+// end takes note of a request that is over, and lets those that follow it come.
+func (w *world) end(f *flight, failed bool) {
+	w.open--
+	w.record(f, failed, !failed)
+	if !failed {
+		for _, i := range w.after[f.index] {
+			w.open++
+			w.timers.push(timer{at: w.now + w.o.Requests[i].At, kind: timerArrival, index: i})
+		}
+	}
+	delete(w.after, f.index)
+	w.spare = append(w.spare, f)
+}
+
+func (w *world) record(f *flight, failed, finished bool) {
+	f.request = nil
+	if f.arrived < w.o.Warm {
+		return
+	}
+	w.result.add(f, w.now, failed, finished)
+}
+
+// close counts what has not finished.
+func (w *world) close() {
+	for _, f := range w.flights {
+		if f.request != nil {
+			w.record(f, false, false)
+		}
+	}
+	for _, e := range w.engines {
+		w.result.Steps += e.Steps()
+	}
+	w.result.sort()
+}
+
+// fault lets something happen to an engine.
+func (w *world) fault(x *Fault) {
+	e := w.engines[x.Endpoint]
+	switch x.Kind {
+	case Slow:
+		e.SetSlow(x.Value)
+	case Frozen, Thawed:
+		e.Freeze(w.now, x.Kind == Frozen)
+	case Blind, Sighted:
+		e.SetBlind(x.Kind == Blind)
+	case Crashed:
+		lost := e.Crash()
+		if x.Value > 0 {
+			e.Load(w.now + seconds(x.Value))
+		}
+		for _, s := range lost {
+			w.broken(w.flights[s.Tag])
+		}
+	default:
+		panic(fmt.Sprintf("unknown fault %d", x.Kind))
+	}
+	w.schedule(x.Endpoint)
+}
+
+// broken handles a connection that an engine dropped: without a byte the request goes elsewhere, else it has failed.
+func (w *world) broken(f *flight) {
+	f.gateway.done(w.now, f, endBroken)
+	if f.first != 0 {
+		w.end(f, true)
+		return
+	}
+	f.tried = append(f.tried, f.endpoint)
+	w.result.Moved++
+	w.send(f)
+}
+
+// move sends requests without a byte elsewhere whose gateway has given up their endpoint.
+func (w *world) move() {
+	if len(w.o.Faults) == 0 {
+		return
+	}
+	for _, f := range w.flights {
+		if f.request == nil || f.first != 0 || !f.gateway.lost(f) {
+			continue
+		}
+		w.engines[f.endpoint].Abort(&f.seq)
+		f.gateway.done(w.now, f, endMoved)
+		f.tried = append(f.tried, f.endpoint)
+		w.result.Moved++
+		w.send(f)
+	}
+}
+
+type timerKind uint8
+
+const (
+	timerStep timerKind = iota
+	timerArrival
+	timerScrape
+	timerTick
+	timerFault
+)
+
+// timer is something that will happen; order makes the order of simultaneous ones a matter of which was set first.
+type timer struct {
+	at      time.Duration
+	order   uint64
+	index   int
+	gateway int
+	kind    timerKind
+}

@@ -1,0 +1,127 @@
+package sim
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func policies() []Policy {
+	return []Policy{RoundRobin(), LeastRequests(), Weights(), Latency(), Greedy()}
+}
+
+// summary is all figures of a result, to compare.
+func summary(r *Result) string {
+	return fmt.Sprint(r.Counted(), r.Mean(), r.Quantile(.5), r.Quantile(.95), r.MeanTPOT(), r.HitRate(), r.Unfinished, r.Failed, r.Moved, r.Preemptions, r.Steps, r.Served)
+}
+
+// The same options give the same result to the last digit, with every policy, several replicas and faults; another seed gives another.
+func TestWorldsRepeat(t *testing.T) {
+	requests := Mix{Rate: Steady(30), CV: 2, Prompt: Length{600, .8}, Output: Length{100, .8}, Prefixes: 5, PrefixTokens: 500, Adapters: []string{"a", "b", "c"}}.Generate(1, 20*time.Second)
+	fleet := append(engines("l8-h100", 2), engines("l8-a10g", 2)...)
+	for i := range fleet {
+		fleet[i].AdapterSlots, fleet[i].AdapterLoad = 2, 30*time.Millisecond
+	}
+	for _, p := range policies() {
+		run := func(seed uint64) string {
+			return summary(Run(Options{Engines: fleet, Requests: requests, Policy: p, Replicas: 2, Seed: seed, End: time.Minute, Wire: time.Millisecond,
+				Faults: []Fault{{5 * time.Second, 0, Crashed, 2}, {6 * time.Second, 1, Slow, 4}, {8 * time.Second, 1, Slow, 1}}}))
+		}
+		first := run(1)
+		if again := run(1); again != first {
+			t.Errorf("%s: got %s, then %s", p.Name, first, again)
+		}
+		if other := run(2); other == first {
+			t.Errorf("%s: two seeds give the same: %s", p.Name, first)
+		}
+	}
+}
+
+// Every request is counted, whatever becomes of it, and what one follows comes after it.
+func TestEveryRequestIsCounted(t *testing.T) {
+	chats := Chat(Steady(2)).Generate(1, 20*time.Second)
+	for _, p := range policies() {
+		r := Run(Options{Engines: engines("q32-h100x2", 2), Requests: chats, Policy: p})
+		if r.Counted() != len(chats) || r.Unfinished != 0 || r.Failed != 0 {
+			t.Errorf("%s: %d of %d counted, %d unfinished, %d failed; want all and none", p.Name, r.Counted(), len(chats), r.Unfinished, r.Failed)
+		}
+	}
+	// One engine of the slowest kind under far too much: what has no first token counts as infinite.
+	r := Run(Options{Engines: engines("q32-a10gx4", 1), Requests: Mix{Rate: Steady(20), Prompt: Length{2000, .5}, Output: Length{200, .5}}.Generate(1, 30*time.Second),
+		Policy: RoundRobin(), Warm: 10 * time.Second, End: 40 * time.Second})
+	if r.Unfinished == 0 || !math.IsInf(r.Quantile(.99), 1) || math.IsInf(r.Mean(), 1) || r.Good(2, .05) > .5 {
+		t.Errorf("overload: %d unfinished, P99 %v, mean %v, good %v", r.Unfinished, r.Quantile(.99), r.Mean(), r.Good(2, .05))
+	}
+}
+
+// A crashed engine's requests without a byte move and are served elsewhere, those with one fail; production then leaves the engine alone until it is back.
+func TestCrash(t *testing.T) {
+	requests := Mix{Rate: Steady(20), Prompt: Length{3000, .3}, Output: Length{100, .3}}.Generate(1, 30*time.Second)
+	for _, p := range []Policy{Latency(), Weights()} {
+		r := Run(Options{Engines: engines("l8-a100", 4), Requests: requests, Policy: p, End: 2 * time.Minute, Scrape: 200 * time.Millisecond,
+			Faults: []Fault{{10 * time.Second, 2, Crashed, 5}}})
+		if r.Moved == 0 || r.Failed == 0 || r.Failed > 40 || r.Unfinished != 0 {
+			t.Errorf("%s: %d moved, %d failed, %d unfinished; want some moved, a few failed, none unfinished", p.Name, r.Moved, r.Failed, r.Unfinished)
+		}
+	}
+}
+
+// An engine that goes on answering scrapes and does nothing holds only what it had.
+func TestFrozenEngineIsLeft(t *testing.T) {
+	requests := Mix{Rate: Steady(20), Prompt: Length{600, .3}, Output: Length{100, .3}}.Generate(1, 40*time.Second)
+	r := Run(Options{Engines: engines("l8-h100", 4), Requests: requests, Policy: Latency(), End: 3 * time.Minute,
+		Faults: []Fault{{10 * time.Second, 1, Frozen, 0}, {2 * time.Minute, 1, Thawed, 0}}})
+	if late := 1 - r.Good(1, math.Inf(1)); late > .02 || r.Failed > 0 || r.Unfinished > 0 {
+		t.Errorf("%.1f %% of requests waited over a second, %d failed, %d unfinished; want under 2 %%, none, none", 100*late, r.Failed, r.Unfinished)
+	}
+}
+
+// Experiment A in short: in every row the default profile is about as good as knowing everything, and better than round robin, least requests and
+// weights where those differ; without labels as with them.
+func TestLatencyIsAsGoodAsKnowingAll(t *testing.T) {
+	mixed := RowsA()[:3] // the others have one kind of GPU, labelled or not
+	for labels, rows := range map[bool][]Row{false: RowsA(), true: mixed} {
+		table := ExperimentA(1, rows, Setup{Policies: policies(), Labels: labels, For: 60 * time.Second, Scrape: 200 * time.Millisecond})
+		for i, row := range table.Rows {
+			cells := table.Cells[i]
+			method, ideal := cells[3], cells[4]
+			if method.Mean() > 1.1*ideal.Mean() || method.Quantile(.5) > 1.1*ideal.Quantile(.5) || method.Quantile(.95) > 1.15*ideal.Quantile(.95) {
+				t.Errorf("%s, labels %v: got mean, P50, P95 %v, knowing all %v", row, labels, method.figures(), ideal.figures())
+			}
+			for _, other := range cells[:3] {
+				if method.Mean() > 1.05*other.Mean() || method.Quantile(.95) > 1.05*other.Quantile(.95) {
+					t.Errorf("%s, labels %v: %s is better: %v against %v", row, labels, other.Policy, other.figures(), method.figures())
+				}
+			}
+		}
+	}
+}
+
+// The table names rows and policies, and says – where a quantile never came.
+func TestTablePrints(t *testing.T) {
+	r := &Result{counted: []outcome{{ttft: .0123, tpot: .01, answered: true}, {ttft: 3, tpot: .01, answered: true}, {ttft: 60, tpot: math.NaN()}}, Unfinished: 1}
+	r.sort()
+	got := Table{Rows: []string{"a row"}, Cells: [][]Cell{{{"a policy", r}, {"another", r}}}}.String()
+	const want = "a row\n" +
+		"  a policy                     21    +0%     3.00    +0%        –               –         tpot .0100  hit 0.00  1 of 3 unfinished\n" +
+		"  another                      21    +0%     3.00    +0%        –               –         tpot .0100  hit 0.00  1 of 3 unfinished\n"
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// BenchmarkWorld is ten minutes of eight busy endpoints.
+func BenchmarkWorld(b *testing.B) {
+	row := RowsA()[1]
+	requests := row.Requests(1, 10*time.Minute)
+	for _, p := range []Policy{LeastRequests(), Latency(), Greedy()} {
+		b.Run(p.Name, func(b *testing.B) {
+			for b.Loop() {
+				Run(Options{Engines: row.Engines, Requests: requests, Policy: p, End: 11 * time.Minute, Scrape: 200 * time.Millisecond})
+			}
+		})
+	}
+}
