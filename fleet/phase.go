@@ -32,10 +32,14 @@ func (ep *endpoint) saw(now time.Duration) {
 }
 
 // gatherSteps says what each engine is doing: the prompts it computes and since when, or when the step will end in which it
-// only decodes. Where no stream shows the steps, the oldest prompt is being computed since it was sent, or since the last first token.
+// only decodes; and how many compute prompts. Where no stream shows the steps, the oldest prompt is being computed since it was sent, or since the last first token.
 func (p *Pool) gatherSteps(now float64) {
 	v := &p.view
+	busy := 0
 	for i, ep := range p.rows {
+		if ep.first != nil {
+			busy++
+		}
 		v.Head[i], v.HeadSince[i], v.StepEnd[i] = 0, 0, 0
 		stepAt, begin := time.Duration(ep.stepAt.Load()).Seconds(), ep.lastFirst
 		shown := len(ep.leases) > int(v.Prefilling[i]) && now-stepAt < phaseLasts
@@ -54,5 +58,8 @@ func (p *Pool) gatherSteps(now float64) {
 		} else if shown {
 			v.StepEnd[i] = begin + time.Duration(ep.step.Load()).Seconds()
 		}
+	}
+	if len(p.rows) > 0 {
+		v.Busy += (float32(busy)/float32(len(p.rows)) - v.Busy) / 100
 	}
 }

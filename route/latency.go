@@ -3,9 +3,11 @@ package route
 const (
 	// decodeShare is how much of the expected decode time counts: what it slows others down by. Experiments settled on 5 %.
 	decodeShare = .05
-	// kvWaitSteps is how many decode steps one running request must go on, on average, for each of its tokens of KV cache to
-	// come free per missing token; from the experiments that the latency rule was fitted in.
-	kvWaitSteps = 9
+	// kvWaitFactor is how much longer than on average the KV cache takes to come free when it is needed.
+	kvWaitFactor = 2
+	// Computing again what is held elsewhere counts congestion · b²/(1−b) times more where the share b of the pool is busy, at most
+	// maxCongestion times.
+	congestion, maxCongestion = 2, 60
 	// decodeSlots is the batch size at which an endpoint decodes at about half its unloaded speed.
 	decodeSlots = 256
 	// adapterLoadMS is what bringing an adapter from host memory into a free slot costs, adapterEvictMS what pushing another
@@ -69,22 +71,38 @@ func (r *Request) uncached(match float32) float32 {
 	return max(r.PromptTokens-match*r.BlockTokens, 1)
 }
 
-// prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where most of the prompt is held,
-// earlier requests may have paid for: they missed, by waiting where it is held, what another copy would have saved them. So a copy is made when its
-// absence has cost as much as it does, as one rents until the rent has come to the price; knowing nothing of the future that
+// prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where most of the prompt is held
+// is computed again for nothing. Those who come after pay for it too, the more the busier the pool: counting it only once, an overloaded pool
+// loses its hits to small differences in waiting, and more load for it.
+//
+// On the other hand earlier requests may have paid: they missed, by waiting where the beginning is held, what another copy would have saved them. So a
+// copy is made when its absence has cost as much as it does, as one rents until the rent has come to the price; knowing nothing of the future that
 // is at most twice as dear as knowing all (ski rental: Karlin and others, 1988).
 func prefillMS(dst Column, v *View) {
 	kinds, rates, match := v.Snapshot.Kinds, v.Rates, v.column(v.Match)
+	least, price := v.Request.uncached(v.bestMatch()), v.recompute()
 	for i := range dst {
-		dst[i] = v.Request.uncached(match[i]) * rates[kinds[i]].Prefill
+		rate := rates[kinds[i]].Prefill
+		dst[i] = least*rate + v.again(match[i], least, rate, price)
 	}
-	if !(v.Request.Missed > 0) {
-		return
+}
+
+// again is what computing held tokens again costs at an endpoint that holds match blocks, beyond what has been paid.
+func (v *View) again(match, least, rate, price float32) float32 {
+	ms := (v.Request.uncached(match) - least) * rate * price
+	if v.Request.Missed > 0 {
+		ms -= v.Request.Missed
 	}
-	least := v.Request.uncached(v.bestMatch())
-	for i := range dst {
-		dst[i] = max(dst[i]-v.Request.Missed, least*rates[kinds[i]].Prefill)
+	return max(ms, 0)
+}
+
+// recompute is how many times computing something again counts.
+func (v *View) recompute() float32 {
+	if !(v.Busy > 0) {
+		return 1
 	}
+	busy := min(v.Busy, 1)
+	return 1 + min(congestion*busy*busy/max(1-busy, .01), maxCongestion)
 }
 
 // bestMatch is the most blocks that a kept endpoint holds.
@@ -104,23 +122,24 @@ func (v *View) missed(total float32) float32 {
 	if most == 0 {
 		return 0
 	}
-	least, ideal := v.Request.uncached(most), total
+	least, ideal, price := v.Request.uncached(most), total, v.recompute()
 	for i, m := range v.Match {
-		rate := v.Rates[v.Snapshot.Kinds[i]].Prefill
-		extra := max(v.Request.uncached(m)*rate-max(v.Request.Missed, 0), least*rate) - least*rate
-		if v.keep[i] && v.total[i]-extra < ideal {
-			ideal = v.total[i] - extra
+		again := v.again(m, least, v.Rates[v.Snapshot.Kinds[i]].Prefill, price)
+		if v.keep[i] && v.total[i]-again < ideal {
+			ideal = v.total[i] - again
 		}
 	}
 	return total - ideal
 }
 
 // kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and their output: charging a
-// shared prefix once per request makes the endpoint that holds it look full and drives its traffic away.
+// shared prefix once per request makes the endpoint that holds it look full and drives its traffic away. A running request frees what it added within
+// as many steps as it has tokens of output.
 func kvWaitMS(dst Column, v *View) {
 	s := v.Snapshot
 	waiting, running, use := v.reading(s.Waiting), v.reading(s.Running), v.reading(s.KVUse)
 	held, own, match := v.column(v.Held), v.column(v.InFlight), v.column(v.Match)
+	steps := kvWaitFactor * v.MeanOutput / max(v.MeanUncached+v.MeanOutput, 1) // per token and running request
 	for i, size := range s.KVTokens {
 		used := held[i]
 		scraped := size * kvShare(use[i])
@@ -133,7 +152,7 @@ func kvWaitMS(dst Column, v *View) {
 		dst[i] = 0
 		over := used + v.Request.uncached(match[i]) + v.Request.OutputTokens - size
 		if size > 0 && over > 0 {
-			dst[i] = kvWaitSteps * v.Rates[s.Kinds[i]].Decode * over / max(busy(own[i], running[i]), 1)
+			dst[i] = steps * v.Rates[s.Kinds[i]].Decode * over / max(busy(own[i], running[i]), 1)
 		}
 	}
 }

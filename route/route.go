@@ -199,6 +199,8 @@ type View struct {
 	Tried []bool `json:"tried"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.
 	Rates []Rate `json:"rates"`
+	// Busy is the share of the endpoints that have prompts to compute, smoothed over a hundred decisions, 0 to 1.
+	Busy float32 `json:"busy,omitempty"`
 	// Alone is how sure it is that no one else sends to these endpoints, 0 to 1.
 	Alone float32 `json:"alone,omitempty"`
 	// MeanUncached and MeanOutput are the pool's means per request, in tokens.

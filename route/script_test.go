@@ -22,7 +22,7 @@ import (
 //
 // All but the first take the request and the profile as arguments:
 //
-//	profile=latency|weights|round-robin weights=(queue=2,…) prompt=N output=N blocks=N affinity=N missed=N alone=N adapter=NAME seed=N turn=N n=N
+//	profile=latency|weights|round-robin weights=(queue=2,…) prompt=N output=N blocks=N affinity=N missed=N alone=N busy=N adapter=NAME seed=N turn=N n=N
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var s script
@@ -143,7 +143,7 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	v := &s.view
 	v.Request = Request{Model: "m", PromptTokens: 1000, OutputTokens: 200, BlockTokens: 64}
-	v.Seed, v.Turn, v.Alone = 1, 0, 0
+	v.Seed, v.Turn, v.Alone, v.Busy = 1, 0, 0, 0
 	profile, n := "latency", 6
 	var weights map[string]float64
 	for _, arg := range d.CmdArgs {
@@ -191,6 +191,8 @@ func (s *script) setting(t *testing.T, key string, x float64, n *int) {
 		r.Affinity = uint64(x)
 	case "missed":
 		r.Missed = float32(x)
+	case "busy":
+		s.view.Busy = float32(x)
 	case "alone":
 		s.view.Alone = float32(x)
 	case "seed":

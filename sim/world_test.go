@@ -84,7 +84,7 @@ func TestFrozenEngineIsLeft(t *testing.T) {
 func TestLatencyIsAsGoodAsKnowingAll(t *testing.T) {
 	mixed := RowsA()[:3] // the others have one kind of GPU, labelled or not
 	for labels, rows := range map[bool][]Row{false: RowsA(), true: mixed} {
-		table := ExperimentA(1, rows, Setup{Policies: policies(), Labels: labels, For: 60 * time.Second, Scrape: 200 * time.Millisecond})
+		table := ExperimentA(1, rows, Setup{Policies: policies(), Labels: labels, For: 90 * time.Second, Scrape: 200 * time.Millisecond})
 		for i, row := range table.Rows {
 			cells := table.Cells[i]
 			method, ideal := cells[3], cells[4]
