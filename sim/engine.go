@@ -49,7 +49,6 @@ type Engine struct {
 
 	stepping bool
 	endAt    time.Duration
-	began    time.Duration
 	decodes  int // sequences decoding in the current step
 
 	slow      float64

@@ -72,8 +72,14 @@ func engines(profile string, n int) []EngineConfig {
 	return out
 }
 
+// PoliciesA lists the policies of experiment A; the last is the yardstick.
+func PoliciesA() []Policy {
+	return []Policy{RoundRobin(), LeastRequests(), Weights(), Latency(), Greedy()}
+}
+
 // Setup is what experiment A leaves open.
 type Setup struct {
+	// Policies are compared; nil means PoliciesA. Table prints distances from the last.
 	Policies []Policy
 	// Labels, Replicas, Scrape and Wire are as in Options.
 	Labels       bool
@@ -99,6 +105,9 @@ type Table struct {
 func ExperimentA(seeds int, rows []Row, s Setup) Table {
 	var t Table
 	length := cmp.Or(s.For, runFor)
+	if s.Policies == nil {
+		s.Policies = PoliciesA()
+	}
 	for _, row := range rows {
 		cells := make([]Cell, len(s.Policies))
 		for seed := uint64(1); seed <= uint64(seeds); seed++ {

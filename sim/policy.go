@@ -42,11 +42,22 @@ const (
 )
 
 const (
-	// bytesPerToken and hashBytes are how the front door sees a prompt: prefix blocks of 256 bytes, which are 4 blocks of the engine.
-	bytesPerToken   = 4
-	hashBytes       = 256
-	blocksPerPrefix = hashBytes / (bytesPerToken * BlockTokens)
+	// How the front door sees a prompt: so many bytes a token, and prefix blocks in units of 256 bytes, which are 4 blocks of the engine.
+	bytesPerToken = 4
+	unitBytes     = 256
+	unitBlocks    = unitBytes / (bytesPerToken * BlockTokens)
 )
+
+// prefixUnits is how many units the prefix block after so many units has: blocks grow along the prompt.
+func prefixUnits(after int) int {
+	switch {
+	case after < 64:
+		return 1
+	case after < 256:
+		return 4
+	}
+	return 16
+}
 
 // Production is the gateway's own pool under a profile, such as route.Latency.
 func Production(name string, profile func() *route.Profile) Policy {
@@ -73,6 +84,7 @@ type production struct {
 	names  []string
 	rng    *rand.Rand
 	prefix []uint64
+	ends   []int32
 	tried  []string
 	// streams are the requests after their first token, by endpoint.
 	streams [][]*flight
@@ -97,16 +109,16 @@ func newProduction(w *world, profile *route.Profile) *production {
 
 func (p *production) pick(now time.Duration, f *flight) int {
 	prompt := f.request.PromptTokens()
-	p.prefix = p.prefix[:0]
-	for k := blocksPerPrefix; k*BlockTokens <= prompt; k += blocksPerPrefix {
-		p.prefix = append(p.prefix, f.hashes[k-1])
+	p.prefix, p.ends = p.prefix[:0], p.ends[:0]
+	for end := prefixUnits(0); end*unitBlocks*BlockTokens <= prompt; end += prefixUnits(end) {
+		p.prefix, p.ends = append(p.prefix, f.hashes[end*unitBlocks-1]), append(p.ends, int32(end))
 	}
 	p.tried = p.tried[:0]
 	for _, i := range f.tried {
 		p.tried = append(p.tried, p.names[i])
 	}
 	lease, d := p.pool.Pick(now, &fleet.Request{Model: "sim", Adapter: f.request.Adapter, PromptBytes: prompt * bytesPerToken, Blocks: p.prefix,
-		BlockBytes: hashBytes, Streamed: true, Tried: p.tried, Seed: p.rng.Uint64() | 1})
+		Ends: p.ends, BlockBytes: unitBytes, Streamed: true, Tried: p.tried, Seed: p.rng.Uint64() | 1})
 	f.lease = lease
 	if lease == nil {
 		return -1

@@ -35,7 +35,7 @@ func (e *Engine) begin(now time.Duration) {
 	if e.cfg.Overhead {
 		ms += overheadStepMS + overheadBySeqMS*float64(e.running.n)
 	}
-	e.began, e.stepping = now, true
+	e.stepping = true
 	e.endAt = now + time.Duration(ms*e.slow*1e6) + time.Duration(loads)*e.cfg.AdapterLoad
 }
 

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/sluice-gateway/sluice/route"
 )
 
 // Segment is a run of text that requests may share: whoever has the same ID in the same place after the same beginning has the same tokens.
@@ -38,9 +40,12 @@ func (r *Request) PromptTokens() int {
 	return n
 }
 
-// appendHashes appends the chained hashes of the full blocks of prompt and answer.
+// appendHashes appends the chained hashes of the full blocks of prompt and answer; an adapter's blocks are of no use to another.
 func (r *Request) appendHashes(dst []uint64) []uint64 {
 	var c chain
+	if r.Adapter != "" {
+		c.hash = route.HashName(r.Adapter)
+	}
 	for _, s := range r.Prompt {
 		dst = c.add(dst, s)
 	}

@@ -9,10 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func policies() []Policy {
-	return []Policy{RoundRobin(), LeastRequests(), Weights(), Latency(), Greedy()}
-}
-
 // summary is all figures of a result, to compare.
 func summary(r *Result) string {
 	return fmt.Sprint(r.Counted(), r.Mean(), r.Quantile(.5), r.Quantile(.95), r.MeanTPOT(), r.HitRate(), r.Unfinished, r.Failed, r.Moved, r.Preemptions, r.Steps, r.Served)
@@ -25,7 +21,7 @@ func TestWorldsRepeat(t *testing.T) {
 	for i := range fleet {
 		fleet[i].AdapterSlots, fleet[i].AdapterLoad = 2, 30*time.Millisecond
 	}
-	for _, p := range policies() {
+	for _, p := range PoliciesA() {
 		run := func(seed uint64) string {
 			return summary(Run(Options{Engines: fleet, Requests: requests, Policy: p, Replicas: 2, Seed: seed, End: time.Minute, Wire: time.Millisecond,
 				Faults: []Fault{{5 * time.Second, 0, Crashed, 2}, {6 * time.Second, 1, Slow, 4}, {8 * time.Second, 1, Slow, 1}}}))
@@ -43,7 +39,7 @@ func TestWorldsRepeat(t *testing.T) {
 // Every request is counted, whatever becomes of it, and what one follows comes after it.
 func TestEveryRequestIsCounted(t *testing.T) {
 	chats := Chat(Steady(2)).Generate(1, 20*time.Second)
-	for _, p := range policies() {
+	for _, p := range PoliciesA() {
 		r := Run(Options{Engines: engines("q32-h100x2", 2), Requests: chats, Policy: p})
 		if r.Counted() != len(chats) || r.Unfinished != 0 || r.Failed != 0 {
 			t.Errorf("%s: %d of %d counted, %d unfinished, %d failed; want all and none", p.Name, r.Counted(), len(chats), r.Unfinished, r.Failed)
@@ -84,7 +80,7 @@ func TestFrozenEngineIsLeft(t *testing.T) {
 func TestLatencyIsAsGoodAsKnowingAll(t *testing.T) {
 	mixed := RowsA()[:3] // the others have one kind of GPU, labelled or not
 	for labels, rows := range map[bool][]Row{false: RowsA(), true: mixed} {
-		table := ExperimentA(1, rows, Setup{Policies: policies(), Labels: labels, For: 90 * time.Second, Scrape: 200 * time.Millisecond})
+		table := ExperimentA(1, rows, Setup{Labels: labels, For: 90 * time.Second, Scrape: 200 * time.Millisecond})
 		for i, row := range table.Rows {
 			cells := table.Cells[i]
 			method, ideal := cells[3], cells[4]
