@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-gateway/sluice/route"
@@ -149,12 +150,12 @@ func (p *Pool) regroup() {
 	slices.SortFunc(measured, func(a, b *endpoint) int {
 		return cmp.Or(cmp.Compare(a.msPerToken(), b.msPerToken()), cmp.Compare(a.Name, b.Name))
 	})
-	group := 0
+	group := 1
 	for i, ep := range measured {
 		if i > 0 && ep.msPerToken() > splitRatio*measured[i-1].msPerToken() {
 			group++
 		}
-		place(strings.TrimSpace(ep.engine+" speed "+string(rune('A'+group%26))), ep)
+		place(strings.TrimSpace(ep.engine+" speed "+strconv.Itoa(group)), ep)
 	}
 	name := "not measured yet"
 	if len(measured) > 0 && len(p.kinds) == 1 {

@@ -70,7 +70,7 @@ func TestOneKindStaysTogether(t *testing.T) {
 			// The first endpoint gets most of the traffic, the last next to none.
 			now = teachPrefill(t, p, fmt.Sprintf("e%d:8000", min(int(r.ExpFloat64()*2), 7)), now, 1, .1*(.7+.6*r.Float64()))
 			observeAll(p, now)
-			if got := kinds(p); got["speed B"] != nil {
+			if got := kinds(p); got["speed 2"] != nil {
 				t.Fatalf("seed %d, after %d requests: got kinds %v, want one", seed, i, got)
 			}
 		}
@@ -81,6 +81,18 @@ func TestOneKindStaysTogether(t *testing.T) {
 		if len(rates) != 1 {
 			t.Errorf("seed %d: got rates %v, want one for all", seed, rates)
 		}
+	}
+}
+
+// However many kinds there are, no two share a name, for then they would share their rate.
+func TestManyKindsHaveManyNames(t *testing.T) {
+	p := newPool(t, 30)
+	for i, ep := range p.rows {
+		ep.speed.prefillTokens, ep.speed.prefillSeconds = splitEvidence, math.Pow(2, float64(i))
+	}
+	p.regroup()
+	if got := kinds(p); len(got) != 30 {
+		t.Errorf("got kinds %v, want 30", got)
 	}
 }
 
