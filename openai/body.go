@@ -95,26 +95,11 @@ type Body struct {
 	size   int64
 	limit  int64
 	budget *Budget
-	parent *Body // whose bytes parts also point into; held until this one goes
 	refs   atomic.Int32
 	freed  atomic.Bool
 
 	inlineParts [inlineBodyCap][]byte
 	inlineOwned [inlineBodyCap]*segment
-}
-
-// BodyOf makes a Body of bytes that somebody else owns, for callers that already hold a whole body. The bytes must not
-// change until the Body is freed and its readers are closed. limit (zero or less means DefaultBodyLimit) and budget bound
-// what Read decodes of it, not these bytes themselves.
-func BodyOf(limit int64, budget *Budget, parts ...[]byte) *Body {
-	if limit <= 0 {
-		limit = DefaultBodyLimit
-	}
-	b := newBody(limit, budget)
-	for _, p := range parts {
-		b.add(p)
-	}
-	return b
 }
 
 func newBody(limit int64, budget *Budget) *Body {
@@ -249,9 +234,6 @@ func (b *Body) release() {
 	}
 	clear(b.parts)
 	b.parts, b.owned = nil, nil
-	if b.parent != nil {
-		b.parent.release()
-	}
 }
 
 // Reader returns a new reader from the first byte. Each one must be closed, or the memory is never returned. Reading and

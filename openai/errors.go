@@ -17,15 +17,12 @@ type Case int
 // The cases, in the order of their status.
 const (
 	InvalidRequest   Case = iota // the body is not one JSON object, or its model can't be read
-	InvalidAPIKey                // no token, or a bad one
-	PermissionDenied             // a good token whose claims don't allow this
 	ModelNotFound                // no pool serves the model
 	PathNotFound                 // the path is not one that the gateway opens
 	MethodNotAllowed             // the path is open, the method is not
 	TooLarge                     // the body is over the limit
 	UnsupportedMedia             // a content coding that we can't read
 	Overloaded                   // pool exhausted, band full, no memory for the body; always with RetryAfter
-	RateLimited                  // the caller's own limit; always with RetryAfter
 	ClientGone                   // the client left first; nobody reads the answer, logs and metrics do
 	Internal                     // our own fault
 	UpstreamFailed               // the endpoint failed before its first byte and no other could take the request
@@ -48,15 +45,12 @@ func (c Case) row() caseRow {
 	const request, server = "invalid_request_error", "server_error"
 	rows := [...]caseRow{
 		InvalidRequest:   {http.StatusBadRequest, request, "invalid_request"},
-		InvalidAPIKey:    {http.StatusUnauthorized, request, "invalid_api_key"},
-		PermissionDenied: {http.StatusForbidden, request, "permission_denied"},
 		ModelNotFound:    {http.StatusNotFound, request, "model_not_found"},
 		PathNotFound:     {http.StatusNotFound, request, "not_found"},
 		MethodNotAllowed: {http.StatusMethodNotAllowed, request, "method_not_allowed"},
 		TooLarge:         {http.StatusRequestEntityTooLarge, request, "request_too_large"},
 		UnsupportedMedia: {http.StatusUnsupportedMediaType, request, "unsupported_encoding"},
 		Overloaded:       {http.StatusTooManyRequests, "rate_limit_error", "overloaded"},
-		RateLimited:      {http.StatusTooManyRequests, "rate_limit_error", "rate_limit_exceeded"},
 		ClientGone:       {499, request, "client_closed_request"},
 		Internal:         {http.StatusInternalServerError, server, "internal_error"},
 		UpstreamFailed:   {http.StatusBadGateway, server, "upstream_error"},

@@ -4,16 +4,15 @@ import (
 	"io"
 	"mime/multipart"
 	"slices"
-	"strconv"
 	"unicode/utf8"
 )
 
 // readForm walks over all parts of a form, so that the model is found wherever it stands (B24) and a body that ends early
 // or lacks its boundary is an error.
-func (r *Request) readForm(b *Body) error {
+func (r *Request) readForm(b *Body, boundary string) error {
 	src := b.Reader()
 	defer func() { _ = src.Close() }()
-	parts := multipart.NewReader(src, r.boundary)
+	parts := multipart.NewReader(src, boundary)
 	found := false
 	for {
 		// Raw: form readers of engines don't undo a Content-Transfer-Encoding either.
@@ -39,7 +38,7 @@ func (r *Request) readForm(b *Body) error {
 func (r *Request) readPart(part *multipart.Part) error {
 	name := part.FormName()
 	switch name {
-	case "model", "stream", "n":
+	case "model", "stream":
 	default:
 		return nil
 	}
@@ -47,14 +46,8 @@ func (r *Request) readPart(part *multipart.Part) error {
 	if err != nil {
 		return InvalidRequest.Errorf("the request body is not valid multipart/form-data")
 	}
-	switch name {
-	case "stream":
+	if name == "stream" {
 		r.Stream = slices.Contains([]string{"true", "True", "TRUE", "1", "on", "yes"}, string(p))
-		return nil
-	case "n":
-		if n, err := strconv.ParseUint(string(p), 10, 31); err == nil {
-			r.N = max(int(n), 1)
-		}
 		return nil
 	}
 	return r.formModel(part, p)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"mime/multipart"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -101,63 +100,6 @@ func TestReadFormRefuses(t *testing.T) {
 	}
 }
 
-func TestRewriteModel(t *testing.T) {
-	contentType, formBody := form(t, formPart{"file", "a.wav", "m\r\n"}, formPart{"language", "", "old"}, formPart{"model", "", "old"})
-	for _, c := range []struct{ contentType, body, want string }{
-		// B32: order, numbers and spaces stay.
-		{"", `{"z":1.0, "big":12345678901234567890,"model" : "old","a":{"model":"old"}}`,
-			`{"z":1.0, "big":12345678901234567890,"model" : "n<\"ew","a":{"model":"old"}}`},
-		{"", `{"model":"old","mod\u0065l":"\u006fld"}`, `{"model":"n<\"ew","mod\u0065l":"n<\"ew"}`},
-		{contentType, string(formBody), strings.Replace(string(formBody), "name=\"model\"\r\n\r\nold", "name=\"model\"\r\n\r\nn<\"ew", 1)},
-	} {
-		for seed := range uint64(20) {
-			b := split([]byte(c.body), seed, 50)
-			var s Scratch
-			r, err := Read(c.contentType, "", b, &s)
-			if err != nil {
-				t.Fatal(err)
-			}
-			changed, err := RewriteModel(&r, &s, `n<"ew`)
-			if err != nil {
-				t.Fatalf("%q: %v", c.body, err)
-			}
-			s.Reset()
-			b.Free()
-			reader := changed.Reader()
-			changed.Free()
-			got, err := io.ReadAll(reader)
-			if err != nil || string(got) != c.want || changed.Len() != int64(len(c.want)) {
-				t.Fatalf("got %q (Len %d), %v\nwant %q", got, changed.Len(), err, c.want)
-			}
-			reader.Close()
-		}
-	}
-	var s Scratch
-	r, err := Read("", "", bodyOf([]byte(`{}`)), &s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := RewriteModel(&r, &s, "m"); err == nil {
-		t.Error("body without model: got no error")
-	}
-}
-
-func TestIndexAllAcrossParts(t *testing.T) {
-	const text = "abcabcabxabcabdabcabcabc"
-	for _, pattern := range []string{"a", "abc", "abcabc", "bxab", "dabcabcabc"} {
-		want := indexAll([][]byte{[]byte(text)}, []byte(pattern))
-		for i := range len(text) {
-			for k := i; k < len(text); k++ {
-				parts := [][]byte{[]byte(text[:i]), []byte(text[i:k]), []byte(text[k:])}
-				got := indexAll(parts, []byte(pattern))
-				if slices.Sort(got); !slices.Equal(got, want) {
-					t.Fatalf("%q in %q: got %v, want %v", pattern, parts, got, want)
-				}
-			}
-		}
-	}
-}
-
 func FuzzForm(f *testing.F) {
 	contentType, body := form(f, formPart{"file", "a.wav", "RIFF--\r\n"}, formPart{"model", "", "m"}, formPart{"n", "", "2"})
 	f.Add(contentType, body)
@@ -169,18 +111,6 @@ func FuzzForm(f *testing.F) {
 		b, err2 := Read(contentType, "", split(p, uint64(len(p)), 30), &s)
 		if (err == nil) != (err2 == nil) || a.Model != b.Model {
 			t.Errorf("%q: got %q, %v in one piece, %q, %v in parts", p, a.Model, err, b.Model, err2)
-		}
-		if err != nil || !b.Form {
-			return
-		}
-		changed, err := RewriteModel(&b, &s, "other")
-		if err != nil {
-			return
-		}
-		r := changed.Reader()
-		q, _ := io.ReadAll(r)
-		if again, err := Read(contentType, "", bodyOf(q), &s); err != nil || again.Model != "other" {
-			t.Errorf("%q rewritten to %q: got model %q, %v", p, q, again.Model, err)
 		}
 	})
 }

@@ -3,13 +3,6 @@ package openai
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
-)
-
-const (
-	// MaxModelsPage is the largest list of models in bytes that is read from an engine.
-	MaxModelsPage = 4 << 20
-	maxModelList  = 10000
 )
 
 // A Model is one entry of an engine's list of models. Raw is the whole object as the engine wrote it.
@@ -17,43 +10,6 @@ type Model struct {
 	ID     string
 	Parent string // the base model of an adapter, empty for a base model
 	Raw    json.RawMessage
-}
-
-// ParseModels reads the page of GET /v1/models. Entries without a usable id are left out, odd types of other fields are
-// passed through (Q06). Raw points into page.
-func ParseModels(page []byte) ([]Model, error) {
-	if len(page) > MaxModelsPage {
-		return nil, fmt.Errorf("cannot read models page: %d bytes, at most %d are read", len(page), MaxModelsPage)
-	}
-	var list struct {
-		Data []json.RawMessage `json:"data"`
-	}
-	if err := json.Unmarshal(page, &list); err != nil {
-		return nil, fmt.Errorf("cannot read models page: %w", err)
-	}
-	if len(list.Data) > maxModelList {
-		return nil, fmt.Errorf("cannot read models page: %d models, at most %d are read", len(list.Data), maxModelList)
-	}
-	models := make([]Model, 0, len(list.Data))
-	for _, raw := range list.Data {
-		fields := map[string]json.RawMessage{}
-		if json.Unmarshal(raw, &fields) != nil {
-			continue
-		}
-		m := Model{ID: stringOf(fields["id"]), Parent: stringOf(fields["parent"]), Raw: raw}
-		if m.ID != "" && len(m.ID) <= MaxModelBytes && !hasControl([]byte(m.ID)) {
-			models = append(models, m)
-		}
-	}
-	return models, nil
-}
-
-func stringOf(raw json.RawMessage) string {
-	var s string
-	if json.Unmarshal(raw, &s) != nil {
-		return ""
-	}
-	return s
 }
 
 // MergeModels writes one list of models out of several, in the order given, each object as its engine wrote it (Q03, Q06).

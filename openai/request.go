@@ -22,25 +22,20 @@ type Request struct {
 	// Model is the name in the body, unescaped; empty when the body has none (a model that is there and unusable is an
 	// error of Read).
 	Model string
-	// Stream and IncludeUsage are what the body asks for; null and absent are false (B20).
-	Stream       bool
-	IncludeUsage bool
+	// Stream is what the body asks for; null and absent are false (B20).
+	Stream bool
 	// OutputLimit is the largest number of output tokens asked for, -1 when the body sets none. Of several names the one
 	// that engines prefer counts: max_completion_tokens, then max_tokens, then max_output_tokens.
 	OutputLimit int
-	// N is how many answers are wanted, at least 1.
-	N int
 	// PreviousResponseID names the stored response that this request continues; only the endpoint that holds it can (Q01).
 	PreviousResponseID string
 	// PromptBytes counts the bytes of all fields that reach the prompt, as they stand in the body. MediaBytes is the part
 	// of it that is base64 media or an uploaded file, whose tokens don't grow with its bytes: estimate text from the rest.
 	PromptBytes, MediaBytes int64
-	// Form is true for a multipart body, Encoded for one that was decoded to be read; both are forwarded as they came.
-	Form, Encoded bool
+	// Form is true for a multipart body.
+	Form bool
 
-	models   [maxModels]span // each model value with its quotes, in the decoded body
-	count    int             // how often the model is given
-	boundary string          // of a form
+	count int // how often the model is given
 }
 
 // A Scratch holds the working memory of Read and Blocks between requests. The zero Scratch is ready; one request at a
@@ -76,11 +71,9 @@ const (
 	noField field = iota
 	fModel
 	fStream
-	fStreamOptions
 	fMaxTokens
 	fMaxCompletionTokens
 	fMaxOutputTokens
-	fN
 
 	// These change the prompt as a whole, so they go into the seed of the chain.
 	fPreviousResponseID
@@ -118,16 +111,12 @@ func fieldOf(key []byte) field {
 		return fModel
 	case "stream":
 		return fStream
-	case "stream_options":
-		return fStreamOptions
 	case "max_tokens":
 		return fMaxTokens
 	case "max_completion_tokens":
 		return fMaxCompletionTokens
 	case "max_output_tokens":
 		return fMaxOutputTokens
-	case "n":
-		return fN
 	case "messages":
 		return fMessages
 	case "prompt":
@@ -202,17 +191,16 @@ func rarestField(key []byte) field {
 // header can stand in. Nothing but these fields is judged; the rest is the engine's to refuse (B16 to B20). Nesting is
 // bounded at encoding/json's 10 000 levels, numbers have no bound (Z04).
 //
-// multipart/form-data is read for its model, stream and n parts. A body with one Content-Encoding of gzip, deflate, br or
+// multipart/form-data is read for its model and stream parts. A body with one Content-Encoding of gzip, deflate, br or
 // zstd is decoded to be read, under the same limit and budget as the body itself.
 func Read(contentType, contentEncoding string, b *Body, s *Scratch) (Request, error) {
 	s.Reset()
-	r := Request{OutputLimit: -1, N: 1}
+	r := Request{OutputLimit: -1}
 	source, err := decoded(contentEncoding, b)
 	if err != nil {
 		return Request{}, err
 	}
 	s.source = source
-	r.Encoded = source != b
 	kind := contentType
 	if k, _, ok := strings.Cut(kind, ";"); ok {
 		kind = k
@@ -222,8 +210,8 @@ func Read(contentType, contentEncoding string, b *Body, s *Scratch) (Request, er
 		if err != nil || params["boundary"] == "" {
 			return Request{}, InvalidRequest.Errorf("the Content-Type names no usable multipart boundary")
 		}
-		r.Form, r.boundary = true, params["boundary"]
-		if err := r.readForm(source); err != nil {
+		r.Form = true
+		if err := r.readForm(source, params["boundary"]); err != nil {
 			return Request{}, err
 		}
 		return r, nil
@@ -342,7 +330,6 @@ func (r *Request) readModel(s *Scratch, value span, first byte) error {
 		s.model = string(name)
 	}
 	r.Model = s.model
-	r.models[r.count] = value
 	r.count++
 	return nil
 }
@@ -359,16 +346,10 @@ func hasControl(p []byte) bool {
 // settle reads the values of the fields that were found, the last of each.
 func (r *Request) settle(s *Scratch) error {
 	r.Stream = s.isTrue(fStream)
-	if sp := s.fields[fStreamOptions]; r.Stream && sp.len() > 0 {
-		r.IncludeUsage = s.includeUsage(sp)
-	}
 	for _, f := range [...]field{fMaxCompletionTokens, fMaxTokens, fMaxOutputTokens} {
 		if n, ok := s.number(f); ok && r.OutputLimit < 0 {
 			r.OutputLimit = n
 		}
-	}
-	if n, ok := s.number(fN); ok {
-		r.N = max(n, 1)
 	}
 	if sp := s.fields[fPreviousResponseID]; sp.len() > 2 && sp.len() <= maxKeyBytes {
 		if p := s.bytes(sp); p[0] == '"' {
@@ -410,51 +391,4 @@ func (s *Scratch) number(f field) (int, bool) {
 	}
 	n := int(v)
 	return n, float64(n) == v
-}
-
-// includeUsage reads include_usage out of stream_options.
-func (s *Scratch) includeUsage(options span) bool {
-	c := &s.scan
-	media := c.media
-	defer func() { c.media = media }()
-	c.seek(options.start)
-	if c.space() != '{' {
-		return false
-	}
-	found := false
-	c.object(func(key span, escaped bool) bool {
-		match := key.len() <= maxKeyBytes && s.keyIs(key, escaped, "include_usage")
-		c.space()
-		value := span{start: c.offset()}
-		if !c.skip() {
-			return false
-		}
-		value.end = c.offset()
-		if match {
-			found = value.len() == 4 && string(s.bytes(value)) == "true"
-		}
-		return true
-	})
-	return found
-}
-
-func (s *Scratch) keyIs(key span, escaped bool, name string) bool {
-	p := s.bytes(key)
-	if !escaped {
-		return string(p) == name
-	}
-	text, ok := unquote(s.text[:0], p)
-	s.text = text
-	return ok && string(text) == name
-}
-
-// seek moves the scanner to an offset, at depth 0.
-func (s *scanner) seek(offset int64) {
-	s.base, s.p, s.i, s.next, s.depth = 0, nil, 0, 0, 0
-	for s.fill() {
-		if n := offset - s.base; n < int64(len(s.p)) {
-			s.i = int(n)
-			return
-		}
-	}
 }

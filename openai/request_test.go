@@ -17,7 +17,14 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-func bodyOf(parts ...[]byte) *Body { return BodyOf(0, nil, parts...) }
+// bodyOf makes a Body of bytes that are there already.
+func bodyOf(parts ...[]byte) *Body {
+	b := newBody(DefaultBodyLimit, nil)
+	for _, p := range parts {
+		b.add(p)
+	}
+	return b
+}
 
 func read(t *testing.T, body string) (Request, error) {
 	t.Helper()
@@ -31,38 +38,36 @@ func same(a, b Request) string {
 
 func TestReadFields(t *testing.T) {
 	for body, want := range map[string]Request{
-		`{}`:                         {OutputLimit: -1, N: 1},
-		" \r\n\t{\"model\":\"m\"}\n": {Model: "m", OutputLimit: -1, N: 1},
-		`{"mod\u0065l":"\u006d2"}`:   {Model: "m2", OutputLimit: -1, N: 1},
+		`{}`:                         {OutputLimit: -1},
+		" \r\n\t{\"model\":\"m\"}\n": {Model: "m", OutputLimit: -1},
+		`{"mod\u0065l":"\u006d2"}`:   {Model: "m2", OutputLimit: -1},
 		// B10: exact case only.
-		`{"Model":"other","model":"m","MODEL":1}`: {Model: "m", OutputLimit: -1, N: 1},
+		`{"Model":"other","model":"m","MODEL":1}`: {Model: "m", OutputLimit: -1},
 		// B11: a duplicate that agrees, and a nested one, are fine.
-		`{"model":"m","x":{"model":"n","model":"o"},"model":"\u006d"}`: {Model: "m", OutputLimit: -1, N: 1},
+		`{"model":"m","x":{"model":"n","model":"o"},"model":"\u006d"}`: {Model: "m", OutputLimit: -1},
 		// B20: null is absent.
-		`{"stream":null,"stream_options":null,"max_tokens":null,"n":null,"logprobs":null}`: {OutputLimit: -1, N: 1},
-		`{"stream_options":{"x":{"include_usage":false},"include_usage":true},"stream":true}`: {
-			Stream: true, IncludeUsage: true, OutputLimit: -1, N: 1},
-		`{"stream":false,"stream_options":{"include_usage":true}}`:      {OutputLimit: -1, N: 1},
-		`{"max_tokens":5,"max_completion_tokens":7,"n":3}`:              {OutputLimit: 7, N: 3},
-		`{"max_tokens":5,"max_completion_tokens":null}`:                 {OutputLimit: 5, N: 1},
-		`{"max_output_tokens":16.0}`:                                    {OutputLimit: 16, N: 1},
-		`{"previous_response_id":"resp_1"}`:                             {PreviousResponseID: "resp_1", OutputLimit: -1, N: 1},
-		`{"previous_response_id":7}`:                                    {OutputLimit: -1, N: 1},
-		`{"max_tokens":"7","n":[],"stream":"true","stream_options":[]}`: {OutputLimit: -1, N: 1},
+		`{"stream":null,"stream_options":null,"max_tokens":null,"n":null,"logprobs":null}`: {OutputLimit: -1},
+		`{"stream_options":{"x":{"stream":false}},"stream":true}`:                          {Stream: true, OutputLimit: -1},
+		`{"max_tokens":5,"max_completion_tokens":7,"n":3}`:                                 {OutputLimit: 7},
+		`{"max_tokens":5,"max_completion_tokens":null}`:                                    {OutputLimit: 5},
+		`{"max_output_tokens":16.0}`:                                                       {OutputLimit: 16},
+		`{"previous_response_id":"resp_1"}`:                                                {PreviousResponseID: "resp_1", OutputLimit: -1},
+		`{"previous_response_id":7}`:                                                       {OutputLimit: -1},
+		`{"max_tokens":"7","n":[],"stream":"true","stream_options":[]}`:                    {OutputLimit: -1},
 		// Z04: numbers have no bound; what is too large is clamped or passed over.
-		`{"max_tokens":9223372036854775809,"x":1e400,"n":-3}`: {OutputLimit: maxNumber, N: 1},
-		`{"max_tokens":1e400}`:                                {OutputLimit: maxNumber, N: 1},
-		`{"max_tokens":1.5}`:                                  {OutputLimit: -1, N: 1},
+		`{"max_tokens":9223372036854775809,"x":1e400,"n":-3}`: {OutputLimit: maxNumber},
+		`{"max_tokens":1e400}`:                                {OutputLimit: maxNumber},
+		`{"max_tokens":1.5}`:                                  {OutputLimit: -1},
 		// B17, B18, B19: every form of prompt and input, counted as it stands.
-		`{"prompt":["a","b"]}`:        {PromptBytes: 9, OutputLimit: -1, N: 1},
-		`{"prompt":[1,2,3]}`:          {PromptBytes: 7, OutputLimit: -1, N: 1},
-		`{"prompt":[[1],[2]]}`:        {PromptBytes: 9, OutputLimit: -1, N: 1},
-		`{"input":[[1],[2]]}`:         {PromptBytes: 9, OutputLimit: -1, N: 1},
-		`{"input":[{"text":"a"}]}`:    {PromptBytes: 14, OutputLimit: -1, N: 1},
-		`{"input":[{"role":"user"}]}`: {PromptBytes: 17, OutputLimit: -1, N: 1},
+		`{"prompt":["a","b"]}`:        {PromptBytes: 9, OutputLimit: -1},
+		`{"prompt":[1,2,3]}`:          {PromptBytes: 7, OutputLimit: -1},
+		`{"prompt":[[1],[2]]}`:        {PromptBytes: 9, OutputLimit: -1},
+		`{"input":[[1],[2]]}`:         {PromptBytes: 9, OutputLimit: -1},
+		`{"input":[{"text":"a"}]}`:    {PromptBytes: 14, OutputLimit: -1},
+		`{"input":[{"role":"user"}]}`: {PromptBytes: 17, OutputLimit: -1},
 		// B16: a chat body needs no prompt, a completion no messages.
-		`{"messages":[]}`:                  {PromptBytes: 2, OutputLimit: -1, N: 1},
-		`{"messages":[1],"messages":[12]}`: {PromptBytes: 4, OutputLimit: -1, N: 1},
+		`{"messages":[]}`:                  {PromptBytes: 2, OutputLimit: -1},
+		`{"messages":[1],"messages":[12]}`: {PromptBytes: 4, OutputLimit: -1},
 	} {
 		got, err := read(t, body)
 		if err != nil {
@@ -158,7 +163,7 @@ func TestDepthLimitIsThatOfEncodingJSON(t *testing.T) {
 
 // reference reads a body with encoding/json, token by token and case-sensitively.
 func reference(p []byte) (Request, bool) {
-	r := Request{OutputLimit: -1, N: 1}
+	r := Request{OutputLimit: -1}
 	if !json.Valid(p) || !utf8.Valid(p) {
 		return r, false
 	}
@@ -195,35 +200,12 @@ func reference(p []byte) (Request, bool) {
 		last[name] = raw
 	}
 	r.Stream = string(last["stream"]) == "true"
-	if r.Stream {
-		r.IncludeUsage = referenceIncludeUsage(last["stream_options"])
-	}
 	for _, name := range []string{"max_output_tokens", "max_tokens", "max_completion_tokens"} {
 		if n, ok := referenceNumber(last[name]); ok {
 			r.OutputLimit = n
 		}
 	}
-	if n, ok := referenceNumber(last["n"]); ok {
-		r.N = max(1, n)
-	}
 	return r, true
-}
-
-func referenceIncludeUsage(raw json.RawMessage) bool {
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if tok, err := d.Token(); err != nil || tok != json.Delim('{') {
-		return false
-	}
-	found := false
-	for d.More() {
-		key, _ := d.Token()
-		var v json.RawMessage
-		_ = d.Decode(&v)
-		if key == "include_usage" {
-			found = string(v) == "true"
-		}
-	}
-	return found
 }
 
 func referenceNumber(raw json.RawMessage) (int, bool) {

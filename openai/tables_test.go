@@ -17,15 +17,12 @@ import (
 func TestErrorsHaveOneTable(t *testing.T) {
 	want := map[Case]string{
 		InvalidRequest:   "400 invalid_request",
-		InvalidAPIKey:    "401 invalid_api_key",
-		PermissionDenied: "403 permission_denied",
 		ModelNotFound:    "404 model_not_found",
 		PathNotFound:     "404 not_found",
 		MethodNotAllowed: "405 method_not_allowed",
 		TooLarge:         "413 request_too_large",
 		UnsupportedMedia: "415 unsupported_encoding",
 		Overloaded:       "429 overloaded",
-		RateLimited:      "429 rate_limit_exceeded",
 		ClientGone:       "499 client_closed_request",
 		Internal:         "500 internal_error",
 		UpstreamFailed:   "502 upstream_error",
@@ -158,65 +155,15 @@ func TestPathOf(t *testing.T) {
 
 // Q03, Q06: the union of the pools' models, every field as its engine wrote it.
 func TestModelsPassThrough(t *testing.T) {
-	a, err := ParseModels(recorded(t, "vllm-0.32.0-models-lora.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(a) != 2 || a[0].ID != "tiny" || a[1].ID != "lora-a" || a[1].Parent != "tiny" {
-		t.Errorf("got %+v, want tiny and its adapter lora-a", a)
-	}
-	b, err := ParseModels([]byte(`{"data":[{"id":"tiny","other":true},{ "id":"big", "max_model_len": 1.0 }]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := MergeModels(a, b, []Model{{ID: "named", Parent: "big"}})
-	want := `{"object":"list","data":[` + string(a[0].Raw) + `,` + string(a[1].Raw) + `,{ "id":"big", "max_model_len": 1.0 },` +
-		`{"id":"named","object":"model","owned_by":"sluice","parent":"big"}]}`
+	tiny, lora := `{"id":"tiny","object":"model","max_model_len":1.0}`, `{ "id":"lora-a","parent":"tiny" }`
+	got := MergeModels([]Model{{ID: "tiny", Raw: []byte(tiny)}, {ID: "lora-a", Parent: "tiny", Raw: []byte(lora)}},
+		[]Model{{ID: "tiny", Raw: []byte(`{"id":"tiny","other":true}`)}, {ID: "big", Raw: []byte(`{"id":"big"}`)}},
+		[]Model{{ID: "named", Parent: "big"}})
+	want := `{"object":"list","data":[` + tiny + `,` + lora + `,{"id":"big"},{"id":"named","object":"model","owned_by":"sluice","parent":"big"}]}`
 	if string(got) != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
 	if got := string(MergeModels()); got != `{"object":"list","data":[]}` {
 		t.Errorf("no models: got %s", got)
 	}
-}
-
-func TestParseModelsBounds(t *testing.T) {
-	odd := `{"data":[{"id":1},{"id":null},{},[],7,null,"x",{"id":"ok","parent":{"x":1}},{"id":""},{"id":"a\nb"}]}`
-	got, err := ParseModels([]byte(odd))
-	if err != nil || len(got) != 1 || got[0].ID != "ok" || got[0].Parent != "" {
-		t.Errorf("odd entries: got %+v, %v, want ok alone", got, err)
-	}
-	for name, page := range map[string]string{
-		"html":      "<html>",
-		"odd list":  `{"data":7}`,
-		"too long":  `{"data":[]}` + strings.Repeat(" ", MaxModelsPage),
-		"too many":  `{"data":[` + strings.Repeat("1,", maxModelList) + `1]}`,
-		"not whole": `{"data":[{"id":"a"}`,
-	} {
-		if _, err := ParseModels([]byte(page)); err == nil {
-			t.Errorf("%s: got no error", name)
-		}
-	}
-}
-
-func FuzzModels(f *testing.F) {
-	f.Add(recorded(f, "vllm-0.32.0-models-lora.json"))
-	f.Add([]byte(`{"data":[{"id":1},null,{"id":"x","parent":7}],"DATA":[]}`))
-	f.Fuzz(func(t *testing.T, page []byte) {
-		models, err := ParseModels(page)
-		if err != nil {
-			return
-		}
-		again, err := ParseModels(MergeModels(models))
-		if err != nil {
-			t.Fatalf("%q: cannot read the merged list: %v", page, err)
-		}
-		seen := map[string]bool{}
-		for _, m := range models {
-			seen[m.ID] = true
-		}
-		if len(again) != len(seen) {
-			t.Errorf("%q: got %d models, want %d", page, len(again), len(seen))
-		}
-	})
 }

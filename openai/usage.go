@@ -27,7 +27,6 @@ type UsageReader struct {
 	held   []byte // an incomplete line, or the usage object under way
 	over   bool   // held would have grown too large: passing over it
 	events int
-	done   bool
 	counts [counterCount]int
 	seen   bool
 	plain  plainState
@@ -95,9 +94,6 @@ func (u *UsageReader) Usage() Usage {
 // where an engine reports no usage.
 func (u *UsageReader) Events() int { return u.events }
 
-// Done reports whether the end marker of a stream has passed, as a whole data line (S12).
-func (u *UsageReader) Done() bool { return u.done }
-
 // CompleteLines is the length of p up to and with its last line end, 0 when no line ends in p. A proxy that forwards only
 // complete lines of a stream can append an error event at any moment.
 func CompleteLines(p []byte) int {
@@ -155,11 +151,7 @@ func (u *UsageReader) line(p []byte) {
 		return
 	}
 	data = bytes.TrimPrefix(data, []byte(" "))
-	switch {
-	case len(data) == 0:
-		return
-	case string(data) == "[DONE]":
-		u.done = true
+	if len(data) == 0 || string(data) == "[DONE]" {
 		return
 	}
 	u.events++

@@ -40,8 +40,8 @@ func TestUsageOfRecordedStreams(t *testing.T) {
 		// S01: whatever the pieces, also the usage event and the end marker apart.
 		for n := 1; n <= len(p); n++ {
 			u := feed(true, p, n)
-			if u.Usage() != want || u.Events() != 6 || !u.Done() {
-				t.Fatalf("%s in pieces of %d: got %+v, %d events, done %v, want %+v, 6, true", name, n, u.Usage(), u.Events(), u.Done(), want)
+			if u.Usage() != want || u.Events() != 6 {
+				t.Fatalf("%s in pieces of %d: got %+v, %d events, want %+v, 6", name, n, u.Usage(), u.Events(), want)
 			}
 		}
 	}
@@ -62,43 +62,42 @@ func TestUsageOfStreams(t *testing.T) {
 	type result struct {
 		Usage  Usage
 		Events int
-		Done   bool
 	}
 	openai := Usage{PromptTokens: 7, OutputTokens: 3, Seen: true}
 	for stream, want := range map[string]result{
 		// S03: no space after the colon, other fields, comments.
-		"event:x\nid:1\ndata:{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n: ping\n\ndata:[DONE]\n\n": {openai, 1, true},
+		"event:x\nid:1\ndata:{\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n: ping\n\ndata:[DONE]\n\n": {openai, 1},
 		// Line ends of all three kinds.
-		"data: {}\r\n\r\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\r\n\r\n": {openai, 2, false},
-		"data: {}\r\rdata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\r\r":         {openai, 2, false},
+		"data: {}\r\n\r\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\r\n\r\n": {openai, 2},
+		"data: {}\r\rdata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\r\r":         {openai, 2},
 		// A last line without an end.
-		"data: {}\n\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}": {openai, 2, false},
+		"data: {}\n\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}": {openai, 2},
 		// S04: nested in the response.
 		"event: response.completed\ndata: {\"response\":{\"x\":[],\"usage\":{\"input_tokens\":7,\"output_tokens\":3,\"input_tokens_details\":{\"cached_tokens\":5}}}}\n\n": {
-			Usage{PromptTokens: 7, CachedTokens: 5, OutputTokens: 3, Seen: true}, 1, false},
+			Usage{PromptTokens: 7, CachedTokens: 5, OutputTokens: 3, Seen: true}, 1},
 		// S07: the messages API repeats cache counts; they are beside its input_tokens.
 		"data: {\"message\":{\"usage\":{\"input_tokens\":4,\"cache_read_input_tokens\":90,\"cache_creation_input_tokens\":6,\"output_tokens\":1}}}\n\n" +
 			"data: {\"usage\":{\"input_tokens\":4,\"cache_read_input_tokens\":90,\"cache_creation_input_tokens\":6,\"output_tokens\":20}}\n\n": {
-			Usage{PromptTokens: 100, CachedTokens: 90, OutputTokens: 20, Seen: true}, 2, false},
+			Usage{PromptTokens: 100, CachedTokens: 90, OutputTokens: 20, Seen: true}, 2},
 		// S12: the end marker inside text, or with something beside it.
-		"data: {\"choices\":[{\"delta\":{\"content\":\"data: [DONE]\\n\"}}]}\n\ndata: [DONE]x\n\n": {Usage{}, 2, false},
+		"data: {\"choices\":[{\"delta\":{\"content\":\"data: [DONE]\\n\"}}]}\n\ndata: [DONE]x\n\n": {Usage{}, 2},
 		// The word usage inside text is text.
-		"data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\":{\\\"prompt_tokens\\\":9}\"}}]}\n\n": {Usage{}, 1, false},
-		"data: {\"choices\":[{\"usage\":{\"prompt_tokens\":9}}]}\n\n":                                     {Usage{}, 1, false},
+		"data: {\"choices\":[{\"delta\":{\"content\":\"\\\"usage\\\":{\\\"prompt_tokens\\\":9}\"}}]}\n\n": {Usage{}, 1},
+		"data: {\"choices\":[{\"usage\":{\"prompt_tokens\":9}}]}\n\n":                                     {Usage{}, 1},
 		// B14: odd types are passed over, their neighbours count.
-		"data: {\"usage\":\"7\"}\n\ndata: {\"usage\":null}\n\ndata: {\"usage\":[1]}\n\n": {Usage{}, 3, false},
+		"data: {\"usage\":\"7\"}\n\ndata: {\"usage\":null}\n\ndata: {\"usage\":[1]}\n\n": {Usage{}, 3},
 		"data: {\"usage\":{\"prompt_tokens\":\"7\",\"completion_tokens\":3,\"prompt_tokens_details\":0}}\n\n": {
-			Usage{OutputTokens: 3, Seen: true}, 1, false},
-		"data: {\"usage\":{\"prompt_tokens\":-7,\"completion_tokens\":3.5,\"prompt_tokens_details\":{\"cached_tokens\":1e9}}}\n\n": {Usage{}, 1, false},
-		"data: {\"usage\":{\"prompt_tokens\":99999999999999999999999,\"completion_tokens\":3}}\n\n":                                {Usage{OutputTokens: 3, Seen: true}, 1, false},
-		"data: {\"usage\":{\"prompt_tokens\":7\n\ndata: {\"usage\":{\"completion_tokens\":3}}\n\n":                                 {openai, 2, false},
+			Usage{OutputTokens: 3, Seen: true}, 1},
+		"data: {\"usage\":{\"prompt_tokens\":-7,\"completion_tokens\":3.5,\"prompt_tokens_details\":{\"cached_tokens\":1e9}}}\n\n": {Usage{}, 1},
+		"data: {\"usage\":{\"prompt_tokens\":99999999999999999999999,\"completion_tokens\":3}}\n\n":                                {Usage{OutputTokens: 3, Seen: true}, 1},
+		"data: {\"usage\":{\"prompt_tokens\":7\n\ndata: {\"usage\":{\"completion_tokens\":3}}\n\n":                                 {openai, 2},
 		// S21: one bad event doesn't end the reading.
-		"data: {{{\"usage\"\n\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n": {openai, 2, false},
+		"data: {{{\"usage\"\n\ndata: {\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n": {openai, 2},
 		"": {},
 	} {
 		for n := 1; n <= len(stream)+1; n++ {
 			u := feed(true, []byte(stream), n)
-			if d := cmp.Diff(want, result{u.Usage(), u.Events(), u.Done()}); d != "" {
+			if d := cmp.Diff(want, result{u.Usage(), u.Events()}); d != "" {
 				t.Fatalf("%q in pieces of %d, want -, got +:\n%s", stream, n, d)
 			}
 		}
@@ -208,7 +207,7 @@ func FuzzUsage(f *testing.F) {
 			}
 		}
 		_ = parts.Close()
-		if whole.Usage() != parts.Usage() || whole.Events() != parts.Events() || whole.Done() != parts.Done() {
+		if whole.Usage() != parts.Usage() || whole.Events() != parts.Events() {
 			t.Errorf("%q: got %+v in one piece, %+v in parts", p, whole.Usage(), parts.Usage())
 		}
 		if !bytes.Equal(p, keep) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"strings"
+	"unicode"
 
 	"github.com/sluice-gateway/sluice/fleet"
 )
@@ -119,7 +121,7 @@ func parseModels(body []byte) (models []fleet.Model, engine string, ok bool) {
 			continue
 		}
 		id, _ := m.ID.(string)
-		if id == "" || seen[id] {
+		if !usable(id) || seen[id] {
 			continue
 		}
 		seen[id] = true
@@ -133,6 +135,13 @@ func parseModels(body []byte) (models []fleet.Model, engine string, ok bool) {
 		}
 	}
 	return models, engine, true
+}
+
+// usable reports whether a model may be called that: no client can ask for a longer name, and one with control characters would spoil
+// logs.
+func usable(id string) bool {
+	const longest = 1 << 10
+	return id != "" && len(id) <= longest && !strings.ContainsFunc(id, unicode.IsControl)
 }
 
 func engineOfOwner(owner string) string {

@@ -99,8 +99,14 @@ func TestParseModels(t *testing.T) {
 	if !ok || engine != "vllm" || len(models) != 2 || models[0].ID != "tiny" || models[0].Parent != "" || models[1].ID != "lora-a" || models[1].Parent != "tiny" {
 		t.Errorf("got %+v of %q, want tiny and its adapter lora-a of vllm", models, engine)
 	}
-	if _, _, ok := parseModels([]byte("<html>")); ok {
-		t.Error("got a list from HTML, want none")
+	odd := `{"data":[{"id":1},{"id":null},{},[],7,null,"x",{"id":"ok","parent":{"x":1}},{"id":""},{"id":"a\nb"},{"id":"` + strings.Repeat("m", 1025) + `"}]}`
+	if models, _, ok := parseModels([]byte(odd)); !ok || len(models) != 1 || models[0].ID != "ok" || models[0].Parent != "" {
+		t.Errorf("got %+v, want ok alone", models)
+	}
+	for _, page := range []string{"<html>", `{"data":7}`, `{"data":[{"id":"a"}`} {
+		if _, _, ok := parseModels([]byte(page)); ok {
+			t.Errorf("got a list from %s, want none", page)
+		}
 	}
 }
 
