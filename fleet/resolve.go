@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 )
 
 // LookupFunc gives the addresses of a name, as net.Resolver.LookupNetIP does for the network "ip".
@@ -20,29 +21,30 @@ type Resolver struct {
 	last   map[string][]netip.Addr
 }
 
-// Resolve expands each endpoint's Host ("name:port", "10.0.0.1:8000", "[fd00::1]:8000") into one endpoint per address, with Name set. A name with
-// several addresses, as a headless service has, is several endpoints; of a name with addresses of both families the IPv4
-// ones count, since they are the same servers. There is an error for every name that could
-// not be resolved, whether or not its last good answer stands in for it.
-func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoint, []error) {
-	lookup := r.Lookup
-	if lookup == nil {
-		lookup = net.DefaultResolver.LookupNetIP
-	}
-	if r.last == nil {
-		r.last = make(map[string][]netip.Addr)
-	}
+// Resolve expands each endpoint's Host ("name:port", "10.0.0.1:8000", "[fd00::1]:8000") into one endpoint per address, with Name set. A name
+// with several addresses, as a headless service has, is several endpoints; of a name with addresses of both families the IPv4 ones count,
+// since they are the same servers. Names are asked for side by side. What could not be resolved is returned by Host, whether an earlier
+// answer stands in for it or not.
+func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoint, map[string]error) {
+	faults := make(map[string]error)
+	answers := r.ask(ctx, configured)
 	var out []Endpoint
-	var faults []error
 	for _, e := range configured {
 		host, port, err := net.SplitHostPort(e.Host)
 		if err != nil {
-			faults = append(faults, fmt.Errorf("cannot use endpoint %q: %w", e.Host, err))
+			faults[e.Host] = fmt.Errorf("cannot use endpoint %q: %w", e.Host, err)
 			continue
 		}
-		addrs, err := r.addresses(ctx, lookup, host)
-		if err != nil {
-			faults = append(faults, fmt.Errorf("cannot resolve endpoint %q: %w", e.Host, err))
+		addrs := []netip.Addr{}
+		if literal, err := netip.ParseAddr(host); err == nil {
+			addrs = append(addrs, literal)
+		} else {
+			if answer := answers[host]; answer.err != nil {
+				faults[e.Host] = fmt.Errorf("cannot resolve endpoint %q: %w", e.Host, answer.err)
+			} else {
+				r.last[host] = answer.addrs
+			}
+			addrs = r.last[host]
 		}
 		for _, a := range addrs {
 			e.Name = net.JoinHostPort(a.String(), port)
@@ -52,17 +54,44 @@ func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoi
 	return out, faults
 }
 
-// addresses gives the sorted addresses of a host: of the last good answer, where there is an error and there was one.
-func (r *Resolver) addresses(ctx context.Context, lookup LookupFunc, host string) ([]netip.Addr, error) {
-	if a, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{a}, nil
+// answer is what a name server said of one name.
+type answer struct {
+	addrs []netip.Addr
+	err   error
+}
+
+// ask looks every name among the endpoints up, all at once.
+func (r *Resolver) ask(ctx context.Context, configured []Endpoint) map[string]*answer {
+	if r.last == nil {
+		r.last = make(map[string][]netip.Addr)
 	}
+	lookup := r.Lookup
+	if lookup == nil {
+		lookup = net.DefaultResolver.LookupNetIP
+	}
+	answers := make(map[string]*answer)
+	var asked sync.WaitGroup
+	for _, e := range configured {
+		host, _, err := net.SplitHostPort(e.Host)
+		if _, literal := netip.ParseAddr(host); err != nil || literal == nil || answers[host] != nil {
+			continue
+		}
+		a := new(answer)
+		answers[host] = a
+		asked.Go(func() { a.addrs, a.err = addresses(ctx, lookup, host) })
+	}
+	asked.Wait()
+	return answers
+}
+
+// addresses gives the sorted addresses of a name.
+func addresses(ctx context.Context, lookup LookupFunc, host string) ([]netip.Addr, error) {
 	found, err := lookup(ctx, "ip", host)
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("the name %q has no address", host)
-	}
 	if err != nil {
-		return r.last[host], err
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("the name %q has no address", host)
 	}
 	for i := range found {
 		found[i] = found[i].Unmap()
@@ -71,7 +100,5 @@ func (r *Resolver) addresses(ctx context.Context, lookup LookupFunc, host string
 		found = v4
 	}
 	slices.SortFunc(found, netip.Addr.Compare)
-	found = slices.Compact(found)
-	r.last[host] = found
-	return found, nil
+	return slices.Compact(found), nil
 }

@@ -30,7 +30,7 @@ func TestResolve(t *testing.T) {
 		}
 		return out, nil
 	}}
-	resolve := func(hosts ...string) (names []string, faults []error) {
+	resolve := func(hosts ...string) (names []string, faults map[string]error) {
 		var configured []Endpoint
 		for _, h := range hosts {
 			configured = append(configured, Endpoint{Host: h, Engine: "vllm"})
@@ -58,9 +58,9 @@ func TestResolve(t *testing.T) {
 	if !cmp.Equal([]string{"10.1.1.1:1"}, got) || len(faults) != 2 {
 		t.Errorf("got %v and faults %v, want the one that can be used and two faults", got, faults)
 	}
-	for i, name := range []string{"gone.svc:1", "no-port"} {
-		if len(faults) == 2 && !strings.Contains(faults[i].Error(), name) {
-			t.Errorf("fault %q does not name %s", faults[i], name)
+	for _, name := range []string{"gone.svc:1", "no-port"} {
+		if err := faults[name]; err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("fault %v does not name %s", err, name)
 		}
 	}
 	down = false

@@ -187,7 +187,7 @@ func (c *call) understand() *openai.Error {
 	default:
 		c.want.MaxOutput = 1 // nothing is generated token by token
 	}
-	c.want.Record = c.set.Record != nil && c.set.Sample != nil && c.set.Sample()
+	c.want.Record = c.set.Record != nil && c.set.Sample != nil && c.set.Sample(c.id)
 	c.pin(&req)
 	return nil
 }

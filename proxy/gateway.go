@@ -57,9 +57,9 @@ type Options struct {
 	HideEndpoint bool
 
 	// Record gets the decisions of the requests for which Sample says true, several at a time and while the request waits; nil for
-	// none. Sample is asked once for each request; a record costs a copy of everything the decision was made from.
+	// none. Sample is asked once for each request, with its x-request-id; a record costs a copy of everything the decision was made from.
 	Record func(*route.Record)
-	Sample func() bool
+	Sample func(id string) bool
 }
 
 // Defaults of Options.

@@ -293,7 +293,7 @@ func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 func TestRecords(t *testing.T) {
 	var records []*route.Record
 	odd := false
-	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func() bool { odd = !odd; return !odd }}, says("a"), says("b"))
+	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func(string) bool { odd = !odd; return !odd }}, says("a"), says("b"))
 	for i := range 4 {
 		req := r.request(http.MethodPost, chatPath, plainBody)
 		req.Header.Set("X-Request-Id", fmt.Sprint("id-", i))

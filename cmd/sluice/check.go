@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -57,8 +59,8 @@ func probeAll(ctx context.Context, p *plan, out io.Writer) {
 	for _, pool := range p.pools {
 		fmt.Fprintf(out, "\nAsking the endpoints of %s:\n", pool.Name)
 		found, faults := resolver.Resolve(ctx, pool.Endpoints)
-		for _, f := range faults {
-			fmt.Fprintf(out, "  %v\n", f)
+		for _, host := range slices.Sorted(maps.Keys(faults)) {
+			fmt.Fprintf(out, "  %v\n", faults[host])
 		}
 		for _, e := range found {
 			fmt.Fprintf(out, "  %s: %s\n", e.Name, probeWords(ctx, e, pool.Model))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -84,13 +85,19 @@ func openRecords(cmd *cobra.Command, path string) (io.ReadCloser, error) {
 // explain prints the last records of in, oldest first.
 func explain(out io.Writer, in io.Reader, last int, profile string) error {
 	var kept []*route.Record
-	err := readRecords(in, func(r *route.Record) {
+	damaged, first, err := readRecords(in, func(r *route.Record) {
 		if kept = append(kept, r); len(kept) > last {
 			kept = slices.Delete(kept, 0, 1)
 		}
 	})
 	if err != nil {
 		return err
+	}
+	if damaged > 0 {
+		fmt.Fprintf(out, "%d lines could not be used; the first is %v\n\n", damaged, first)
+	}
+	if len(kept) == 0 && damaged > 0 {
+		return errors.New("no line is a record that serve --record has written")
 	}
 	if len(kept) == 0 {
 		_, err := fmt.Fprintln(out, "No decision has been recorded yet: send a request first.")

@@ -16,6 +16,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := root().ExecuteContext(ctx); err != nil {
 		if !errors.Is(err, errSaid) {
 			fmt.Fprintln(os.Stderr, "sluice:", err)

@@ -20,30 +20,28 @@ type recorder struct {
 	mu   sync.Mutex
 	ring []*route.Record
 	next int
-
-	// tokens bounds how many decisions a second are copied for the ring alone.
+	// tokens bounds how many requests a second are copied for the ring alone.
 	tokens float64
 	filled time.Time
 
 	file   *os.File
 	share  float64
-	owed   float64
-	lines  chan *route.Record
+	lines  chan *route.Record // nil without a file, and once closed
 	done   chan struct{}
 	missed int
 	log    *slog.Logger
 }
 
 const (
-	// ringSize and ringRate say how many decisions explain can look back on, and how many a second are copied for it at most: a copy costs more
-	// than a decision.
+	// ringSize and ringRate say how many decisions explain can look back on, and how many requests a second are copied for it at most: a copy
+	// costs more than a decision.
 	ringSize = 256
 	ringRate = 20
 	// fileBuffer is how many records may wait for the disk before some are left out.
 	fileBuffer = 1024
 )
 
-// newRecorder opens the file for appending, if there is one; share is the share of decisions written to it, 0..1.
+// newRecorder opens the file for appending, if there is one; share is the share of requests whose decisions are written to it, 0..1.
 func newRecorder(path string, share float64, log *slog.Logger) (*recorder, error) {
 	r := &recorder{ring: make([]*route.Record, ringSize), share: share, log: log, done: make(chan struct{})}
 	if path == "" {
@@ -55,18 +53,22 @@ func newRecorder(path string, share float64, log *slog.Logger) (*recorder, error
 		return nil, fmt.Errorf("cannot record decisions: %w", err)
 	}
 	r.file, r.lines = f, make(chan *route.Record, fileBuffer)
-	go r.write()
+	go r.write(r.lines)
 	return r, nil
 }
 
-// wants reports whether the next decision should be copied. Every share-th is, evenly, so that a replay sees a fair sample.
-func (r *recorder) wants(now time.Time) bool {
+// forFile reports whether a request's decisions go to the file. It goes by the request's id, so that all decisions of one request, which
+// may move, go the same way, and any share is a fair sample.
+func (r *recorder) forFile(id string) bool {
+	return r.lines != nil && float64(route.HashName(id)>>11)/(1<<53) < r.share
+}
+
+// wants reports whether the decisions of the request should be copied.
+func (r *recorder) wants(id string, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.lines != nil {
-		if r.owed += r.share; r.owed >= 1 {
-			return true
-		}
+	if r.forFile(id) {
+		return true
 	}
 	r.tokens = min(r.tokens+ringRate*now.Sub(r.filled).Seconds(), ringRate)
 	r.filled = now
@@ -77,16 +79,15 @@ func (r *recorder) wants(now time.Time) bool {
 	return true
 }
 
-// add takes a record that wants asked for.
+// add takes a record of a request that wants asked for.
 func (r *recorder) add(rec *route.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.ring[r.next%ringSize] = rec
 	r.next++
-	if r.lines == nil || r.owed < 1 {
+	if !r.forFile(rec.ID) {
 		return
 	}
-	r.owed--
 	select {
 	case r.lines <- rec:
 	default:
@@ -105,14 +106,15 @@ func (r *recorder) last(n int) []*route.Record {
 	return out
 }
 
-func (r *recorder) write() {
+// write takes records to the file until lines is closed.
+func (r *recorder) write(lines <-chan *route.Record) {
 	defer close(r.done)
 	w := bufio.NewWriterSize(r.file, 1<<16)
 	enc := json.NewEncoder(w)
 	failed := false
-	for rec := range r.lines {
+	for rec := range lines {
 		err := enc.Encode(rec)
-		if len(r.lines) == 0 && err == nil {
+		if len(lines) == 0 && err == nil {
 			err = w.Flush()
 		}
 		if err != nil && !failed {
@@ -125,16 +127,19 @@ func (r *recorder) write() {
 	}
 }
 
-// close writes out what waits. No add may follow.
+// close writes out what waits. Records added later are kept for explanations alone: a request that was cut at the end of a drain may
+// still decide.
 func (r *recorder) close() {
-	if r.lines == nil {
-		return
-	}
-	close(r.lines)
-	<-r.done
 	r.mu.Lock()
+	lines := r.lines
+	r.lines = nil
 	missed := r.missed
 	r.mu.Unlock()
+	if lines == nil {
+		return
+	}
+	close(lines)
+	<-r.done
 	if missed > 0 {
 		r.log.Warn("decisions were left out of the record because the disk was too slow", "count", missed)
 	}
@@ -143,23 +148,25 @@ func (r *recorder) close() {
 	}
 }
 
-// readRecords calls f for each record in r, one JSON object a line.
-func readRecords(r io.Reader, f func(*route.Record)) error {
+// readRecords calls f for each record in r, one JSON object a line, and returns how many lines could not be used and why the first of them. The
+// last error is r's.
+func readRecords(r io.Reader, f func(*route.Record)) (damaged int, first, err error) {
 	in := bufio.NewReaderSize(r, 1<<20)
 	for line := 1; ; line++ {
 		text, err := in.ReadBytes('\n')
 		if len(bytes.TrimSpace(text)) > 0 {
 			rec, bad := route.ReadRecord(text)
-			if bad != nil {
-				return fmt.Errorf("line %d: %w", line, bad)
+			if bad == nil {
+				f(rec)
+			} else if damaged++; first == nil {
+				first = fmt.Errorf("line %d: %w", line, bad)
 			}
-			f(rec)
 		}
 		if err == io.EOF {
-			return nil
+			return damaged, first, nil
 		}
 		if err != nil {
-			return fmt.Errorf("cannot read records: %w", err)
+			return damaged, first, fmt.Errorf("cannot read records: %w", err)
 		}
 	}
 }

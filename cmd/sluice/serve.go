@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -32,6 +34,7 @@ type serveOptions struct {
 	stallAfter     time.Duration
 	resolveEvery   time.Duration
 	reloadEvery    time.Duration
+	drainDelay     time.Duration
 	drainTimeout   time.Duration
 	proxy          proxy.Options
 	maxBody        int64
@@ -77,6 +80,7 @@ nothing and says why. SIGHUP looks at once.`,
 	f.DurationVar(&o.stallAfter, "stall-after", fleet.DefaultStallAfter, "how long an endpoint with requests in flight may show no progress")
 	f.DurationVar(&o.resolveEvery, "resolve-interval", 10*time.Second, "time between two look-ups of endpoint names")
 	f.DurationVar(&o.reloadEvery, "reload-interval", time.Second, "time between two looks at the configuration file")
+	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to go on taking requests after SIGTERM, while /readyz already says 503 to load balancers")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 5*time.Minute, "how long running requests may go on after SIGTERM")
 	f.StringVar(&o.record, "record", "", "append decisions to `FILE`, one JSON object a line, for explain and replay")
 	f.Float64Var(&o.recordShare, "record-share", 1, "share of decisions to record, 0 to 1")
@@ -101,7 +105,7 @@ type server struct {
 	text []byte
 	// faults are the names that could not be resolved last time, rejected why the last changed file was not used: only changes are
 	// logged.
-	faults   map[string]bool
+	faults   map[string]error
 	rejected string
 }
 
@@ -111,8 +115,8 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &server{o: o, log: log, start: time.Now(), fleet: new(fleet.Fleet), tls: make(tlsCache), faults: make(map[string]bool)}
-	if err := scrape.CheckIntervals(o.scrapeInterval, o.staleAfter); err != nil {
+	s := &server{o: o, log: log, start: time.Now(), fleet: new(fleet.Fleet), tls: make(tlsCache)}
+	if err := o.check(); err != nil {
 		return err
 	}
 	first, text, err := s.load()
@@ -174,8 +178,16 @@ func (s *server) run(ctx context.Context, public, private net.Listener, registry
 		return fmt.Errorf("cannot go on serving: %w", err)
 	case <-ctx.Done():
 	}
-	s.log.Info("draining: no new connections, running requests may end", "limit", s.o.drainTimeout)
 	s.gateway.Drain()
+	if s.o.drainDelay > 0 {
+		s.log.Info("draining: /readyz says 503, requests are still taken", "for", s.o.drainDelay)
+		select {
+		case err := <-ended:
+			return fmt.Errorf("cannot go on serving: %w", err)
+		case <-time.After(s.o.drainDelay):
+		}
+	}
+	s.log.Info("draining: no new connections, running requests may end", "limit", s.o.drainTimeout)
 	err := shutdown(front, s.o.drainTimeout)
 	if err != nil {
 		s.gateway.Cut() // streams end with an error event
@@ -212,7 +224,7 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 	}
 	o.HideEndpoint = !s.o.reveal
 	o.RouteTimeouts = p.timeouts
-	o.Sample = func() bool { return s.recorder.wants(time.Now()) }
+	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
 	o.Record = s.recorder.add
 	return o
 }
@@ -239,27 +251,38 @@ func (s *server) apply(ctx context.Context, p *plan, text []byte) {
 	for _, n := range p.config.Warnings {
 		s.log.Warn("probably not meant", "field", n.Path, "object", n.Object, "why", n.Why)
 	}
-	pools := make([]fleet.PoolConfig, len(p.pools))
-	for i, pc := range p.pools {
-		pools[i] = pc
-		pools[i].Endpoints = s.resolve(ctx, pc.Endpoints)
+	pools := slices.Clone(p.pools)
+	for i, endpoints := range s.resolve(ctx, p) {
+		pools[i].Endpoints = endpoints
 	}
 	s.fleet.Apply(s.now(), pools, p.fallback)
 	s.gateway.Apply(s.proxyOptions(p))
 }
 
-// resolve looks names up and logs those that cannot be, once.
-func (s *server) resolve(ctx context.Context, configured []fleet.Endpoint) []fleet.Endpoint {
-	found, faults := s.resolver.Resolve(ctx, configured)
-	for _, f := range faults {
-		if text := f.Error(); !s.faults[text] {
-			s.faults[text] = true
-			s.log.Warn("endpoint left out or kept at its last addresses", "error", text)
+// resolveLimit bounds one round of look-ups, so that a dead name server holds up nothing else for long.
+const resolveLimit = 5 * time.Second
+
+// resolve looks all names of a plan up, pool by pool, and logs the names that cannot be any longer, and those that can be again.
+func (s *server) resolve(ctx context.Context, p *plan) [][]fleet.Endpoint {
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
+	found, faults := make([][]fleet.Endpoint, len(p.pools)), make(map[string]error)
+	for i, pool := range p.pools {
+		var failed map[string]error
+		found[i], failed = s.resolver.Resolve(ctx, pool.Endpoints)
+		maps.Copy(faults, failed)
+	}
+	for host, err := range faults {
+		if s.faults[host] == nil {
+			s.log.Warn("endpoint left out, or kept at its last addresses", "endpoint", host, "error", err)
 		}
 	}
-	if len(faults) == 0 {
-		clear(s.faults)
+	for host := range s.faults {
+		if faults[host] == nil {
+			s.log.Info("endpoint can be resolved again, or is gone", "endpoint", host)
+		}
 	}
+	s.faults = faults
 	return found
 }
 
@@ -280,8 +303,9 @@ func (s *server) watch(ctx context.Context) {
 		case <-reload.C:
 			s.reload(ctx)
 		case <-resolve.C:
+			found := s.resolve(ctx, s.plan)
 			for i, p := range s.fleet.Pools() {
-				p.SetEndpoints(s.now(), s.resolve(ctx, s.plan.pools[i].Endpoints))
+				p.SetEndpoints(s.now(), found[i])
 			}
 		}
 	}
@@ -316,6 +340,41 @@ func (s *server) complain(err error) {
 		s.rejected = text
 		s.log.Error("the changed configuration is not used, the running one stays", "file", s.o.file, "error", text)
 	}
+}
+
+// check reports every flag that cannot be used, all at once.
+func (o *serveOptions) check() error {
+	var faults []error
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"scrape-interval", o.scrapeInterval}, {"stale-after", o.staleAfter}, {"stall-after", o.stallAfter}, {"resolve-interval", o.resolveEvery},
+		{"reload-interval", o.reloadEvery}, {"drain-timeout", o.drainTimeout}, {"connect-timeout", o.proxy.ConnectTimeout}} {
+		if d.value <= 0 {
+			faults = append(faults, fmt.Errorf("cannot use --%s %s: it must be more than 0", d.flag, d.value))
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{{"drain-delay", o.drainDelay}, {"attempt-timeout", o.proxy.AttemptTimeout}} {
+		if d.value < 0 {
+			faults = append(faults, fmt.Errorf("cannot use --%s %s: it must not be negative", d.flag, d.value))
+		}
+	}
+	if !(o.recordShare >= 0 && o.recordShare <= 1) {
+		faults = append(faults, fmt.Errorf("cannot use --record-share %v: it is a share, 0 to 1", o.recordShare))
+	}
+	if o.proxy.MaxAttempts < 1 {
+		faults = append(faults, fmt.Errorf("cannot use --max-attempts %d: it must be 1 or more", o.proxy.MaxAttempts))
+	}
+	if o.proxy.BodyBudget < 1 || o.maxBody < 0 {
+		faults = append(faults, errors.New("cannot use --body-memory or --max-body-bytes: numbers of bytes are positive"))
+	}
+	if len(faults) == 0 {
+		faults = append(faults, scrape.CheckIntervals(o.scrapeInterval, o.staleAfter))
+	}
+	return errors.Join(faults...)
 }
 
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
