@@ -70,7 +70,7 @@ func BenchmarkRead(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					s.Blocks(r.Model, "")
+					s.Blocks(r.Model)
 				}
 			})
 		}

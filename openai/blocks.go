@@ -35,8 +35,8 @@ func unitsOf(k int) int {
 // up to its end. Block i stands for everything up to its end, so the equal leading blocks of two requests are what they share. The trailing
 // run is hashed too, however short (E37). Empty for a form and where there is no prompt.
 //
-// The chain starts from model (the name that is served: an adapter's, or what an alias resolves to), from salt (what else
-// must keep prompts apart, such as a tenant; may be empty) and from the fields that change the prompt as a whole:
+// The chain starts from model (the name that is served: an adapter's, or what an alias resolves to) and from the fields that
+// change the prompt as a whole:
 // previous_response_id, cache_salt, chat_template, chat_template_kwargs, reasoning_effort, reasoning, mm_processor_kwargs
 // and truncate_prompt_tokens (E38). Then come, whatever their order in the body, as one stream of bytes: tools, functions,
 // system, instructions, documents, prompt, messages, input, query, texts, text_1, text_2, suffix. That is the order in
@@ -44,12 +44,12 @@ func unitsOf(k int) int {
 // tool_choice from turn to turn while the prefix stays in the engine's cache.
 //
 // The result is overwritten by the next call and must not be kept after s is Reset.
-func (s *Scratch) Blocks(model, salt string) (blocks []uint64, ends []int32) {
+func (s *Scratch) Blocks(model string) (blocks []uint64, ends []int32) {
 	s.blocks, s.ends = s.blocks[:0], s.ends[:0]
 	if s.source == nil {
 		return s.blocks, s.ends
 	}
-	h := hasher{s: s, chain: s.seedOf(model, salt)}
+	h := hasher{s: s, chain: s.seedOf(model)}
 	for f := firstPrompt; f < fieldCount; f++ {
 		if sp := s.fields[f]; sp.len() > 0 {
 			s.tail[h.fill] = byte(f) // keeps "a"+"b" apart in two fields from the same bytes in one
@@ -64,13 +64,11 @@ func (s *Scratch) Blocks(model, salt string) (blocks []uint64, ends []int32) {
 }
 
 // seedOf hashes what the whole chain depends on, each piece with its length in front.
-func (s *Scratch) seedOf(model, salt string) uint64 {
+func (s *Scratch) seedOf(model string) uint64 {
 	d := &s.seed
 	d.Reset()
 	s.seedLen(0, len(model))
 	_, _ = d.WriteString(model)
-	s.seedLen(0, len(salt))
-	_, _ = d.WriteString(salt)
 	for f := firstSeed; f < firstPrompt; f++ {
 		sp := s.fields[f]
 		if sp.len() == 0 {

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-func blocksOf(t *testing.T, body, salt string) []uint64 {
+func blocksOf(t *testing.T, body string) []uint64 {
 	t.Helper()
 	var s Scratch
 	r, err := Read("", "", bodyOf([]byte(body)), &s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks, _ := s.Blocks(r.Model, salt)
+	blocks, _ := s.Blocks(r.Model)
 	return slices.Clone(blocks)
 }
 
@@ -35,7 +35,7 @@ func TestBlocksGrowWithTheConversation(t *testing.T) {
 		}
 		return `{"model":"m","messages":[` + strings.Join(list, ",") + `]}`
 	}
-	one, two := blocksOf(t, turn(1), ""), blocksOf(t, turn(2), "")
+	one, two := blocksOf(t, turn(1)), blocksOf(t, turn(2))
 	if got := shared(one, two); got != len(one)-1 {
 		t.Errorf("second turn shares %d blocks of the first's %d, want all but the trailing one", got, len(one))
 	}
@@ -47,32 +47,31 @@ func TestBlocksGrowWithTheConversation(t *testing.T) {
 
 func TestBlocksKeepApart(t *testing.T) {
 	messages := `"messages":[{"role":"user","content":"` + strings.Repeat("a", 2*BlockBytes) + `"}]`
-	base := blocksOf(t, `{"model":"m",`+messages+`}`, "")
+	base := blocksOf(t, `{"model":"m",`+messages+`}`)
 	for name, other := range map[string][]uint64{
 		// E38: all that changes the prompt is part of the chain.
-		"model":             blocksOf(t, `{"model":"n",`+messages+`}`, ""),
-		"salt of caller":    blocksOf(t, `{"model":"m",`+messages+`}`, "tenant"),
-		"cache_salt":        blocksOf(t, `{"model":"m","cache_salt":"x",`+messages+`}`, ""),
-		"tools":             blocksOf(t, `{"model":"m","tools":[1],`+messages+`}`, ""),
-		"functions":         blocksOf(t, `{"model":"m","functions":[1],`+messages+`}`, ""),
-		"system":            blocksOf(t, `{"model":"m","system":"x",`+messages+`}`, ""),
-		"instructions":      blocksOf(t, `{"model":"m","instructions":"x",`+messages+`}`, ""),
-		"chat_template":     blocksOf(t, `{"model":"m","chat_template":"x",`+messages+`}`, ""),
-		"template kwargs":   blocksOf(t, `{"model":"m","chat_template_kwargs":{},`+messages+`}`, ""),
-		"reasoning_effort":  blocksOf(t, `{"model":"m","reasoning_effort":"low",`+messages+`}`, ""),
-		"documents":         blocksOf(t, `{"model":"m","documents":[],`+messages+`}`, ""),
-		"previous response": blocksOf(t, `{"model":"m","previous_response_id":"r",`+messages+`}`, ""),
-		"other field":       blocksOf(t, `{"model":"m",`+strings.Replace(messages, "messages", "input", 1)+`}`, ""),
+		"model":             blocksOf(t, `{"model":"n",`+messages+`}`),
+		"cache_salt":        blocksOf(t, `{"model":"m","cache_salt":"x",`+messages+`}`),
+		"tools":             blocksOf(t, `{"model":"m","tools":[1],`+messages+`}`),
+		"functions":         blocksOf(t, `{"model":"m","functions":[1],`+messages+`}`),
+		"system":            blocksOf(t, `{"model":"m","system":"x",`+messages+`}`),
+		"instructions":      blocksOf(t, `{"model":"m","instructions":"x",`+messages+`}`),
+		"chat_template":     blocksOf(t, `{"model":"m","chat_template":"x",`+messages+`}`),
+		"template kwargs":   blocksOf(t, `{"model":"m","chat_template_kwargs":{},`+messages+`}`),
+		"reasoning_effort":  blocksOf(t, `{"model":"m","reasoning_effort":"low",`+messages+`}`),
+		"documents":         blocksOf(t, `{"model":"m","documents":[],`+messages+`}`),
+		"previous response": blocksOf(t, `{"model":"m","previous_response_id":"r",`+messages+`}`),
+		"other field":       blocksOf(t, `{"model":"m",`+strings.Replace(messages, "messages", "input", 1)+`}`),
 	} {
 		if n := shared(base, other); n != 0 {
 			t.Errorf("%s: %d blocks shared, want none", name, n)
 		}
 	}
 	for name, other := range map[string][]uint64{
-		"order of fields": blocksOf(t, `{`+messages+`,"model":"m"}`, ""),
-		"sampling":        blocksOf(t, `{"model":"m","temperature":0.1,"stream":true,"tool_choice":"none",`+messages+`}`, ""),
-		"spaces outside":  blocksOf(t, ` { "model" : "m" , `+messages+` } `, ""),
-		"escaped key":     blocksOf(t, `{"model":"m",`+strings.Replace(messages, "mess", `\u006dess`, 1)+`}`, ""),
+		"order of fields": blocksOf(t, `{`+messages+`,"model":"m"}`),
+		"sampling":        blocksOf(t, `{"model":"m","temperature":0.1,"stream":true,"tool_choice":"none",`+messages+`}`),
+		"spaces outside":  blocksOf(t, ` { "model" : "m" , `+messages+` } `),
+		"escaped key":     blocksOf(t, `{"model":"m",`+strings.Replace(messages, "mess", `\u006dess`, 1)+`}`),
 	} {
 		if !slices.Equal(base, other) {
 			t.Errorf("%s: blocks differ, want the same", name)
@@ -83,7 +82,7 @@ func TestBlocksKeepApart(t *testing.T) {
 // E37: what differs in the trailing partial block only.
 func TestTrailingBlockIsHashed(t *testing.T) {
 	body := `{"model":"m","messages":[{"content":"` + strings.Repeat("a", 2*BlockBytes) + `","image":"http://i/%d"}]}`
-	a, b := blocksOf(t, fmt.Sprintf(body, 1), ""), blocksOf(t, fmt.Sprintf(body, 2), "")
+	a, b := blocksOf(t, fmt.Sprintf(body, 1)), blocksOf(t, fmt.Sprintf(body, 2))
 	if len(a) != 3 || shared(a, b) != 2 {
 		t.Errorf("got %d blocks, %d shared, want 3 and 2", len(a), shared(a, b))
 	}
@@ -91,19 +90,19 @@ func TestTrailingBlockIsHashed(t *testing.T) {
 
 func TestSharedToolsAndSystemMatch(t *testing.T) {
 	long := strings.Repeat("x", 4*BlockBytes)
-	a := blocksOf(t, `{"model":"m","messages":[1],"tools":["`+long+`"]}`, "")
-	b := blocksOf(t, `{"model":"m","tools":["`+long+`"],"messages":[2]}`, "")
+	a := blocksOf(t, `{"model":"m","messages":[1],"tools":["`+long+`"]}`)
+	b := blocksOf(t, `{"model":"m","tools":["`+long+`"],"messages":[2]}`)
 	if got := shared(a, b); got != 4 {
 		t.Errorf("long tools, other messages: %d blocks shared, want 4", got)
 	}
 }
 
 func TestBlocksAreCapped(t *testing.T) {
-	got := blocksOf(t, `{"prompt":"`+strings.Repeat("x", 5<<20)+`","suffix":"y"}`, "")
+	got := blocksOf(t, `{"prompt":"`+strings.Repeat("x", 5<<20)+`","suffix":"y"}`)
 	if len(got) != MaxBlocks {
 		t.Errorf("got %d blocks, want %d", len(got), MaxBlocks)
 	}
-	if got := blocksOf(t, `{"model":"m"}`, ""); len(got) != 0 {
+	if got := blocksOf(t, `{"model":"m"}`); len(got) != 0 {
 		t.Errorf("no prompt: got %d blocks, want none", len(got))
 	}
 }
@@ -132,7 +131,7 @@ func TestReadAllocations(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Blocks(r.Model, "tenant")
+		s.Blocks(r.Model)
 	})
 	if got != 0 {
 		t.Errorf("Read and Blocks with a used Scratch: got %v allocations, want 0", got)
@@ -147,7 +146,7 @@ func TestBlocksGrow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks, ends := s.Blocks(r.Model, "")
+	blocks, ends := s.Blocks(r.Model)
 	const large = (prompt + 3 - 65536 + 4095) / 4096 // the quotes and the tag of the field count
 	if want := smallBlocks + middleBlocks + large; len(blocks) != want || len(ends) != want {
 		t.Fatalf("got %d blocks and %d ends, want %d", len(blocks), len(ends), want)

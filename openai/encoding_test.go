@@ -58,7 +58,7 @@ func TestReadDecodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hashed, _ := s.Blocks("m", "")
+	hashed, _ := s.Blocks("m")
 	blocks := slices.Clone(hashed)
 	for _, coding := range codings {
 		budget := NewBudget(0)
@@ -75,7 +75,7 @@ func TestReadDecodes(t *testing.T) {
 		if d := same(want, got); d != "" {
 			t.Errorf("%s, want -, got +:\n%s", coding, d)
 		}
-		if again, _ := s.Blocks("m", ""); !slices.Equal(again, blocks) {
+		if again, _ := s.Blocks("m"); !slices.Equal(again, blocks) {
 			t.Errorf("%s: blocks differ from those of the plain body", coding)
 		}
 		r := b.Reader()

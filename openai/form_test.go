@@ -50,7 +50,7 @@ func TestReadForm(t *testing.T) {
 			if err != nil || r.Model != "whisper-1" || !r.Form || !r.Stream || r.MediaBytes != int64(len(body)) {
 				t.Errorf("%s: got %+v, %v, want whisper-1 streamed", name, r, err)
 			}
-			if blocks, _ := s.Blocks(r.Model, ""); len(blocks) != 0 {
+			if blocks, _ := s.Blocks(r.Model); len(blocks) != 0 {
 				t.Errorf("%s: got %d blocks of a form, want none", name, len(blocks))
 			}
 		}

@@ -179,7 +179,7 @@ func (c *call) understand() *openai.Error {
 	c.want = fleet.Request{Model: c.model, Adapter: target.Adapter, PromptBytes: promptBytes(&req), MaxOutput: max(req.OutputLimit, 0),
 		Streamed: req.Stream}
 	if c.scratch != nil && req.PromptBytes > 0 {
-		c.want.Blocks, c.want.Ends = c.scratch.Blocks(c.model, "")
+		c.want.Blocks, c.want.Ends = c.scratch.Blocks(c.model)
 		c.want.BlockBytes = openai.BlockBytes
 	}
 	switch c.path.Operation {
