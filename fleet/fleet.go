@@ -73,7 +73,6 @@ type Fleet struct {
 	// fallback gets what names no known model; nil for none.
 	fallback *Pool
 	table    atomic.Pointer[table]
-	version  atomic.Uint64
 }
 
 // table is the immutable answer to "who serves this name".
@@ -153,7 +152,6 @@ func (f *Fleet) publish() {
 		}
 	}
 	f.table.Store(t)
-	f.version.Add(1)
 }
 
 // Lookup finds who serves a model or adapter of this name, without taking a lock.

@@ -256,9 +256,6 @@ func (x *Index) Held(slot int) int {
 	return x.slots[slot].units
 }
 
-// Len is how many different blocks are known.
-func (x *Index) Len() int { return len(x.entries) }
-
 func (q *queue) push(e int32) {
 	if q.n == len(q.ring) {
 		ring := make([]int32, max(2*len(q.ring), 64))

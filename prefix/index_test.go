@@ -121,8 +121,8 @@ func check(t *testing.T, x *Index, n *naive) {
 			different[block] = true
 		}
 	}
-	if x.Len() != len(different) {
-		t.Fatalf("the index knows %d blocks, want %d", x.Len(), len(different))
+	if len(x.entries) != len(different) {
+		t.Fatalf("the index knows %d blocks, want %d", len(x.entries), len(different))
 	}
 	sound(t, x)
 }
@@ -290,8 +290,8 @@ func TestCapacityIsHonoured(t *testing.T) {
 	x := new(Index)
 	x.Resize(0, 10)
 	add(x, 0, run(0, 25))
-	if got := match(x, 0, run(0, 25)); got != 10 || x.Held(0) != 10 || x.Len() != 10 {
-		t.Errorf("got match %d, held %d, known %d, want 10 each", got, x.Held(0), x.Len())
+	if got := match(x, 0, run(0, 25)); got != 10 || x.Held(0) != 10 || len(x.entries) != 10 {
+		t.Errorf("got match %d, held %d, known %d, want 10 each", got, x.Held(0), len(x.entries))
 	}
 	for i := range 100 {
 		add(x, 0, run(i, 3))
@@ -308,14 +308,14 @@ func TestCapacityIsHonoured(t *testing.T) {
 		t.Errorf("a limit beyond MaxUnits became %d", got)
 	}
 	x.Resize(0, -1)
-	if add(x, 0, run(0, 3)); x.Held(0) != 0 || x.Len() != 0 {
+	if add(x, 0, run(0, 3)); x.Held(0) != 0 || len(x.entries) != 0 {
 		t.Errorf("a slot that may hold nothing holds %d", x.Held(0))
 	}
 }
 
 func TestSlotBeginsWithNothing(t *testing.T) {
 	x := new(Index)
-	if add(x, 3, run(0, 5)); x.Held(3) != 0 || x.Held(99) != 0 || x.Len() != 0 {
+	if add(x, 3, run(0, 5)); x.Held(3) != 0 || x.Held(99) != 0 || len(x.entries) != 0 {
 		t.Errorf("a slot without a size holds %d", x.Held(3))
 	}
 }
@@ -374,14 +374,14 @@ func TestClearLeavesNothing(t *testing.T) {
 			t.Errorf("slot %d: got match %d, held %d, want %d and %d", slot, got, x.Held(slot), want, 2*want)
 		}
 	}
-	if x.Len() != 30 {
-		t.Errorf("the index knows %d blocks, want the 30 of the others", x.Len())
+	if len(x.entries) != 30 {
+		t.Errorf("the index knows %d blocks, want the 30 of the others", len(x.entries))
 	}
 	x.Clear(0)
 	x.Clear(2)
 	x.Clear(77)
-	if x.Len() != 0 || len(x.free) != len(x.keys) {
-		t.Errorf("everything cleared: %d blocks known, %d of %d entries free", x.Len(), len(x.free), len(x.keys))
+	if len(x.entries) != 0 || len(x.free) != len(x.keys) {
+		t.Errorf("everything cleared: %d blocks known, %d of %d entries free", len(x.entries), len(x.free), len(x.keys))
 	}
 	add(x, 1, run(5, 50))
 	if len(x.keys) != 50 && len(x.keys) != 40 {
@@ -402,8 +402,8 @@ func TestEntriesWiden(t *testing.T) {
 			}
 		}
 	}
-	if x.Len() != 800 {
-		t.Errorf("the index knows %d blocks, want 800", x.Len())
+	if len(x.entries) != 800 {
+		t.Errorf("the index knows %d blocks, want 800", len(x.entries))
 	}
 	sound(t, x)
 }
@@ -539,7 +539,7 @@ func BenchmarkMemory(b *testing.B) {
 				}
 				runtime.GC()
 				runtime.ReadMemStats(&after)
-				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(x.Len()), "B/block")
+				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(x.entries)), "B/block")
 			}
 		})
 	}
