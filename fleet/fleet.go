@@ -91,7 +91,7 @@ type Target struct {
 // Apply makes the fleet hold exactly these pools, in this order; fallback (may be nil) is one of them. Pools that the fleet
 // holds already, by Name, keep their bookkeeping and take over the new settings and endpoints. Requests in
 // flight at a pool that is gone end as they would have.
-func (f *Fleet) Apply(now time.Duration, configs []PoolConfig, fallback string) {
+func (f *Fleet) Apply(configs []PoolConfig, fallback string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	old := make(map[string]*Pool)
@@ -106,7 +106,7 @@ func (f *Fleet) Apply(now time.Duration, configs []PoolConfig, fallback string) 
 			p.onModels = f.relist // before anyone else knows the pool
 		}
 		delete(old, c.Name)
-		p.Apply(now, c)
+		p.Apply(c)
 		f.pools = append(f.pools, p)
 		if c.Name == fallback && fallback != "" {
 			f.fallback = p

@@ -35,24 +35,24 @@ func TestLookupPrecedence(t *testing.T) {
 	a := PoolConfig{Name: "pa", Model: "base", Adapters: []string{"tuned", "other"}, Endpoints: named(1)}
 	b := PoolConfig{Name: "pb", Model: "other", Adapters: []string{"tuned"}, Endpoints: []Endpoint{{Name: "b:1"}}}
 	c := PoolConfig{Name: "pc", Endpoints: []Endpoint{{Name: "c:1"}}}
-	f.Apply(0, []PoolConfig{a, b, c}, "pc")
+	f.Apply([]PoolConfig{a, b, c}, "pc")
 	want := map[string]string{"base": "pa", "tuned": "pa/tuned", "other": "pb"}
 	if diff := cmp.Diff(want, whoServes(&f)); diff != "" {
 		t.Error(diff)
 	}
 	pools := f.Pools()
-	pools[2].ObserveModels(0, "c:1", "vllm", []Model{{ID: "found"}, {ID: "found-lora", Parent: "found"}, {ID: "base"}, {ID: "both"}})
-	pools[1].ObserveModels(0, "b:1", "vllm", []Model{{ID: "other"}, {ID: "both", Parent: "other"}})
+	pools[2].ObserveModels("c:1", "vllm", []Model{{ID: "found"}, {ID: "found-lora", Parent: "found"}, {ID: "base"}, {ID: "both"}})
+	pools[1].ObserveModels("b:1", "vllm", []Model{{ID: "other"}, {ID: "both", Parent: "other"}})
 	want["found"], want["found-lora"], want["both"] = "pc", "pc/found-lora", "pb/both"
 	if diff := cmp.Diff(want, whoServes(&f)); diff != "" {
 		t.Errorf("after asking: %s", diff)
 	}
-	pools[2].ObserveModels(0, "c:1", "vllm", []Model{{ID: "found"}})
+	pools[2].ObserveModels("c:1", "vllm", []Model{{ID: "found"}})
 	delete(want, "found-lora")
 	if diff := cmp.Diff(want, whoServes(&f)); diff != "" {
 		t.Errorf("an adapter was unloaded: %s", diff)
 	}
-	pools[2].SetEndpoints(0, nil)
+	pools[2].SetEndpoints(nil)
 	delete(want, "found")
 	if diff := cmp.Diff(want, whoServes(&f)); diff != "" {
 		t.Errorf("the endpoint left that listed it: %s", diff)
@@ -63,7 +63,7 @@ func TestLookupPrecedence(t *testing.T) {
 	if _, ok := f.Lookup(""); ok {
 		t.Error("the empty name is served")
 	}
-	if f.Apply(0, []PoolConfig{a}, "pc"); f.Fallback() != nil {
+	if f.Apply([]PoolConfig{a}, "pc"); f.Fallback() != nil {
 		t.Error("the fallback is a pool that is gone")
 	}
 }
@@ -73,7 +73,7 @@ func TestReloadKeepsBookkeeping(t *testing.T) {
 	var f Fleet
 	a := PoolConfig{Name: "a", Model: "m", Endpoints: named(2)}
 	b := PoolConfig{Name: "b", Model: "n", Endpoints: []Endpoint{{Name: "b:1"}}}
-	f.Apply(0, []PoolConfig{a, b}, "")
+	f.Apply([]PoolConfig{a, b}, "")
 	pa, pb := f.Pools()[0], f.Pools()[1]
 	observeAll(pa, 0)
 	observeAll(pb, 0)
@@ -83,7 +83,7 @@ func TestReloadKeepsBookkeeping(t *testing.T) {
 	streaming.FirstByte(sec(.1))
 
 	a.StaleAfter, a.Endpoints, a.Model = sec(9), named(3), "renamed"
-	f.Apply(sec(1), []PoolConfig{{Name: "c", Model: "m"}, a}, "")
+	f.Apply([]PoolConfig{{Name: "c", Model: "m"}, a}, "")
 	if got := f.Pools(); len(got) != 2 || got[1] != pa {
 		t.Fatalf("got pools %v, want the old one second", got)
 	}
@@ -115,14 +115,14 @@ func TestReloadKeepsBookkeeping(t *testing.T) {
 // Q03, Q06: what the pool offers is the union of what its endpoints list, base models first, each as the engine wrote it.
 func TestModelsAreTheUnion(t *testing.T) {
 	p := newPool(t, 3)
-	p.ObserveModels(0, "e0:8000", "vllm", []Model{{ID: "m", Raw: []byte(`{"id":"m","max_model_len":4096}`)}, {ID: "z", Parent: "m"}})
-	p.ObserveModels(0, "e1:8000", "vllm", []Model{{ID: "b", Parent: "m"}, {ID: "m"}})
-	p.ObserveModels(0, "e9:8000", "vllm", []Model{{ID: "stranger"}})
+	p.ObserveModels("e0:8000", "vllm", []Model{{ID: "m", Raw: []byte(`{"id":"m","max_model_len":4096}`)}, {ID: "z", Parent: "m"}})
+	p.ObserveModels("e1:8000", "vllm", []Model{{ID: "b", Parent: "m"}, {ID: "m"}})
+	p.ObserveModels("e9:8000", "vllm", []Model{{ID: "stranger"}})
 	want := []Model{{ID: "m", Raw: []byte(`{"id":"m","max_model_len":4096}`)}, {ID: "b", Parent: "m"}, {ID: "z", Parent: "m"}}
 	if diff := cmp.Diff(want, p.Models()); diff != "" {
 		t.Error(diff)
 	}
-	p.SetEndpoints(0, named(3)[1:])
+	p.SetEndpoints(named(3)[1:])
 	if diff := cmp.Diff([]Model{{ID: "m"}, {ID: "b", Parent: "m"}}, p.Models()); diff != "" {
 		t.Errorf("e0 is gone: %s", diff)
 	}
@@ -131,7 +131,7 @@ func TestModelsAreTheUnion(t *testing.T) {
 // O06: a name is the same endpoint twice only once, and row order is the configured one.
 func TestEndpointsAreUnique(t *testing.T) {
 	p := NewPool("m")
-	p.Apply(0, PoolConfig{Name: "m", Endpoints: append(named(2), Endpoint{Name: "e0:8000", Host: "other"})})
+	p.Apply(PoolConfig{Name: "m", Endpoints: append(named(2), Endpoint{Name: "e0:8000", Host: "other"})})
 	got := p.Endpoints()
 	if len(got) != 2 || got[0].Host != "" || got[1].Name != "e1:8000" {
 		t.Errorf("got %v, want e0 as first given, and e1", got)

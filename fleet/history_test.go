@@ -31,7 +31,7 @@ type history struct {
 
 func newHistory(seed uint64) *history {
 	h := &history{p: NewPool("m"), r: rand.New(rand.NewPCG(seed, 1)), tokens: make(map[string]float64)}
-	h.p.Apply(0, PoolConfig{Name: "m", Endpoints: named(5)})
+	h.p.Apply(PoolConfig{Name: "m", Endpoints: named(5)})
 	return h
 }
 
@@ -49,9 +49,9 @@ func (h *history) step() {
 	case k < 33:
 		h.observe()
 	case k < 35:
-		h.p.ObserveFailure(h.now, h.name(), Failure(h.r.IntN(3)), "no answer")
+		h.p.ObserveFailure(h.name(), Failure(h.r.IntN(3)), "no answer")
 	case k < 36:
-		h.p.ObserveModels(h.now, h.name(), []string{"", "vllm", "sglang"}[h.r.IntN(3)], []Model{{ID: "m"}, {ID: "a1", Parent: "m"}}[:h.r.IntN(3)])
+		h.p.ObserveModels(h.name(), []string{"", "vllm", "sglang"}[h.r.IntN(3)], []Model{{ID: "m"}, {ID: "a1", Parent: "m"}}[:h.r.IntN(3)])
 	case k < 38:
 		h.p.Tick(h.now)
 	case k < 39:
@@ -143,7 +143,7 @@ func (h *history) reload() {
 	if h.reversed {
 		slices.Reverse(eps)
 	}
-	h.p.SetEndpoints(h.now, append(eps, eps...))
+	h.p.SetEndpoints(append(eps, eps...))
 }
 
 // E31, E33, E35: whatever happens to requests, endpoints and readings, every column is what the requests themselves add up to, and when
@@ -219,7 +219,7 @@ func (h *history) chosen() string {
 func TestManyGoroutines(t *testing.T) {
 	var f Fleet
 	config := PoolConfig{Name: "m", Model: "m", Endpoints: named(6)}
-	f.Apply(0, []PoolConfig{config}, "")
+	f.Apply([]PoolConfig{config}, "")
 	var workers, writers sync.WaitGroup
 	stop := make(chan struct{})
 	for w := range 4 {
@@ -261,19 +261,19 @@ func TestManyGoroutines(t *testing.T) {
 	}
 	write(func(i int, p *Pool) { p.Observe(sec(15), sec(15), named(6)[i%6].Name, working(1, float64(i)), nil) })
 	write(func(i int, p *Pool) {
-		p.ObserveModels(0, named(6)[i%6].Name, "vllm", []Model{{ID: "m"}, {ID: fmt.Sprint("a", i%3), Parent: "m"}})
+		p.ObserveModels(named(6)[i%6].Name, "vllm", []Model{{ID: "m"}, {ID: fmt.Sprint("a", i%3), Parent: "m"}})
 		f.Names()
 		p.Models()
 	})
 	write(func(i int, p *Pool) {
 		c := config
 		c.Endpoints = named(3 + i%4)
-		f.Apply(0, []PoolConfig{c}, "m")
+		f.Apply([]PoolConfig{c}, "m")
 		p.Status(0)
 	})
 	write(func(i int, p *Pool) {
 		p.Tick(sec(15))
-		p.ObserveFailure(sec(15), named(6)[i%6].Name, Failure(i%3), "no answer")
+		p.ObserveFailure(named(6)[i%6].Name, Failure(i%3), "no answer")
 		p.Snapshot()
 		p.Ready()
 		p.Config()
@@ -281,7 +281,7 @@ func TestManyGoroutines(t *testing.T) {
 	workers.Wait()
 	close(stop)
 	writers.Wait()
-	f.Apply(0, []PoolConfig{config}, "")
+	f.Apply([]PoolConfig{config}, "")
 	empty(t, f.Pools()[0])
 }
 
@@ -289,7 +289,7 @@ func TestManyGoroutines(t *testing.T) {
 func TestRecordedViewDecidesTheSame(t *testing.T) {
 	for _, profile := range []*route.Profile{route.Latency(), route.RoundRobin()} {
 		p := newPool(t, 4)
-		p.Apply(0, PoolConfig{Name: "m", Profile: profile, Endpoints: named(4)})
+		p.Apply(PoolConfig{Name: "m", Profile: profile, Endpoints: named(4)})
 		for i := range 40 {
 			q := prompt(1+i%7, 3000)
 			q.Record = true

@@ -107,7 +107,7 @@ func TestLabelsWin(t *testing.T) {
 				eps[i].Labels = map[string]string{LabelNvidiaGPU: []string{"A10G", "H100"}[i%2]}
 			}
 		}
-		p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+		p.Apply(PoolConfig{Name: "m", Endpoints: eps})
 		observeAll(p, 0)
 		now := 0.
 		for i := range eps {
@@ -131,7 +131,7 @@ func TestLabelsWin(t *testing.T) {
 				t.Errorf("the endpoint without a label joined %s in kind %q", name, k)
 			}
 		}
-		p.ObserveModels(0, "e1:8000", "sglang", nil)
+		p.ObserveModels("e1:8000", "sglang", nil)
 		if s := p.Status(0); s[1].Kind == s[3].Kind {
 			t.Errorf("two engines on one GPU share the kind %q", s[1].Kind)
 		}
@@ -148,7 +148,7 @@ func TestUnmeasuredJoinsNoLabel(t *testing.T) {
 				eps[i].Labels = map[string]string{LabelGPU: "H100"}
 			}
 		}
-		p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+		p.Apply(PoolConfig{Name: "m", Endpoints: eps})
 		if got := kinds(p); len(got) != 2 {
 			t.Errorf("row %d without a label: got kinds %v, want two", unlabelled, got)
 		}
@@ -161,7 +161,7 @@ func TestNewEndpointStartsFromTheOthers(t *testing.T) {
 	now := teachPrefill(t, p, "e0:8000", 0, 40, .5)
 	observeAll(p, now)
 	now = teachPrefill(t, p, "e1:8000", now, 40, .5)
-	p.SetEndpoints(sec(now), named(3))
+	p.SetEndpoints(named(3))
 	for _, s := range p.Status(sec(now)) {
 		if s.Rate.Prefill < .4 || s.Rate.Prefill > .55 {
 			t.Errorf("%s: got %v ms a token, want about .5", s.Endpoint.Name, s.Rate.Prefill)
@@ -260,7 +260,7 @@ func TestRateFollowsChange(t *testing.T) {
 	p := NewPool("m")
 	eps := named(1)
 	eps[0].Labels = map[string]string{LabelGPU: "H100"}
-	p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+	p.Apply(PoolConfig{Name: "m", Endpoints: eps})
 	observeAll(p, 0)
 	now := 0.
 	for _, ms := range []float64{.05, .2, .02} {
@@ -280,12 +280,12 @@ func TestUnmeasuredKindStartsFromEveryone(t *testing.T) {
 	eps := named(3)
 	eps[0].Labels = map[string]string{LabelGPU: "H100"}
 	eps[1].Labels = map[string]string{LabelGPU: "A10G"}
-	p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+	p.Apply(PoolConfig{Name: "m", Endpoints: eps})
 	observeAll(p, 0)
 	now := teachPrefill(t, p, "e0:8000", 0, 200, .5)
 	observeAll(p, now)
 	now = teachPrefill(t, p, "e1:8000", now, 200, .7)
-	p.SetEndpoints(sec(now), eps)
+	p.SetEndpoints(eps)
 	if got := p.Status(sec(now))[2].Rate.Prefill; got < .5 || got > .7 {
 		t.Errorf("got %v ms a token, want between .5 and .7", got)
 	}

@@ -67,7 +67,7 @@ func TestRequestsGoWhereAStepEndsFirst(t *testing.T) {
 	profile.TieRatio, profile.TieSlack = 0, 0
 	cfg := p.Config()
 	cfg.Profile = profile
-	p.Apply(0, cfg)
+	p.Apply(cfg)
 	first := decoding(t, p, 1)
 	var second *Lease
 	for second == nil {

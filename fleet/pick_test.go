@@ -47,7 +47,7 @@ func TestBurstSpreads(t *testing.T) {
 			}} {
 				p := newPool(t, 8)
 				readings(p)
-				p.Apply(0, PoolConfig{Name: "m", Profile: profile, Endpoints: named(8)})
+				p.Apply(PoolConfig{Name: "m", Profile: profile, Endpoints: named(8)})
 				for _, at := range []float64{0, .05} { // in the instant of the reading, and between two readings
 					if got := burst(t, p, at, repeat(64, request)...); len(got) != 8 || got[0] > 12 {
 						t.Errorf("%s, %s, at %v s: 64 requests at one instant went %v, want about 8 each", profile.Name, says, at, got)
@@ -118,7 +118,7 @@ func TestReplicasAgreeOnNewPrefix(t *testing.T) {
 	a, b := newPool(t, 6), newPool(t, 6)
 	eps := named(6)
 	slices.Reverse(eps)
-	b.SetEndpoints(0, eps)
+	b.SetEndpoints(eps)
 	for i := range 100 {
 		x, y := pick(t, a, .1, prompt(i+1, 9000)), pick(t, b, .1, prompt(i+1, 9000))
 		if x.Endpoint.Name != y.Endpoint.Name {
@@ -231,7 +231,7 @@ func TestTried(t *testing.T) {
 
 func TestEmptyPool(t *testing.T) {
 	var f Fleet
-	f.Apply(0, []PoolConfig{{Name: "m", Model: "m"}}, "")
+	f.Apply([]PoolConfig{{Name: "m", Model: "m"}}, "")
 	p := f.Pools()[0]
 	if l, d := p.Pick(0, short()); l != nil || d.Verdict != route.NoEndpoint {
 		t.Errorf("got %v, want no endpoint", d.Verdict)
@@ -268,7 +268,7 @@ func TestAdapterStanding(t *testing.T) {
 		r := idle(1000)
 		r.MaxAdapters, r.Resident, r.WaitingAdapters = c.max, c.resident, c.waiting
 		p.Observe(0, 0, ep.Name, r, nil)
-		p.ObserveModels(0, ep.Name, "vllm", c.listed)
+		p.ObserveModels(ep.Name, "vllm", c.listed)
 		p.mu.Lock()
 		p.gatherAdapters(0, c.adapter)
 		got := p.view.Adapters[0]
@@ -282,8 +282,8 @@ func TestAdapterStanding(t *testing.T) {
 // L06: an adapter goes to endpoints that list it; where nobody does, nobody is left out, since an engine may load it when asked.
 func TestAdapterGoesWhereItIsListed(t *testing.T) {
 	p := newPool(t, 3)
-	p.ObserveModels(0, "e0:8000", "vllm", []Model{{ID: "m"}})
-	p.ObserveModels(0, "e1:8000", "vllm", []Model{{ID: "m"}, {ID: "a", Parent: "m"}}) // e2 has not said
+	p.ObserveModels("e0:8000", "vllm", []Model{{ID: "m"}})
+	p.ObserveModels("e1:8000", "vllm", []Model{{ID: "m"}, {ID: "a", Parent: "m"}}) // e2 has not said
 	r := func(adapter string) *Request {
 		return &Request{Model: adapter, Adapter: adapter, PromptBytes: 100, Streamed: true}
 	}

@@ -98,7 +98,7 @@ func (p *Pool) config() *PoolConfig { return p.cfg.Load() }
 func (p *Pool) Config() PoolConfig { return *p.config() }
 
 // Apply takes over new settings and endpoints.
-func (p *Pool) Apply(now time.Duration, c PoolConfig) {
+func (p *Pool) Apply(c PoolConfig) {
 	if c.Profile == nil {
 		c.Profile = route.Latency()
 	}
@@ -114,7 +114,7 @@ func (p *Pool) Apply(now time.Duration, c PoolConfig) {
 
 // SetEndpoints makes the pool hold exactly these endpoints. Those it has keep their bookkeeping; one that is gone leaves
 // nothing behind but the requests it still serves, and those of them without a byte are told to move.
-func (p *Pool) SetEndpoints(now time.Duration, endpoints []Endpoint) {
+func (p *Pool) SetEndpoints(endpoints []Endpoint) {
 	if left := p.place(endpoints); left && p.onModels != nil {
 		p.onModels() // a name that only they listed is served no more
 	}
@@ -284,7 +284,7 @@ func set(names []string) map[string]bool {
 
 // ObserveFailure takes the news that an endpoint gave no reading, with the reason in words. One that was asked and whose answer was no good is
 // stale until there is a reading: traffic goes there if there is nowhere better.
-func (p *Pool) ObserveFailure(now time.Duration, name string, f Failure, why string) {
+func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ep := p.by[name]
@@ -311,7 +311,7 @@ func (p *Pool) ObserveFailure(now time.Duration, name string, f Failure, why str
 }
 
 // ObserveModels takes what an endpoint lists under /v1/models, and the engine it turned out to be ("" for unknown).
-func (p *Pool) ObserveModels(now time.Duration, name, engine string, models []Model) {
+func (p *Pool) ObserveModels(name, engine string, models []Model) {
 	p.mu.Lock()
 	ep := p.by[name]
 	if ep == nil {

@@ -12,7 +12,7 @@ func newTestPool(n int) *Pool {
 	for i := range n {
 		eps = append(eps, Endpoint{Name: fmt.Sprintf("10.0.%d.%d:8000", i/256, i%256)})
 	}
-	p.Apply(0, PoolConfig{Name: "m", Model: "m", Endpoints: eps})
+	p.Apply(PoolConfig{Name: "m", Model: "m", Endpoints: eps})
 	for _, e := range eps {
 		r := UnknownReading()
 		r.Waiting, r.Running, r.KVUse, r.KVTokens = 0, 3, .2, 400_000

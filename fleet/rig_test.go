@@ -38,7 +38,7 @@ func working(n, tokens float64) Reading {
 func newPool(t *testing.T, n int) *Pool {
 	t.Helper()
 	p := NewPool("m")
-	p.Apply(0, PoolConfig{Name: "m", Model: "m", Endpoints: named(n)})
+	p.Apply(PoolConfig{Name: "m", Model: "m", Endpoints: named(n)})
 	observeAll(p, 0)
 	return p
 }

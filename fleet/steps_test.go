@@ -51,7 +51,7 @@ func read(at float64, name string, r Reading) func(*Pool) {
 }
 
 func fail(at float64, name string, f Failure) func(*Pool) {
-	return func(p *Pool) { p.ObserveFailure(sec(at), name+":8000", f, "connection refused") }
+	return func(p *Pool) { p.ObserveFailure(name+":8000", f, "connection refused") }
 }
 
 func both(fs ...func(*Pool)) func(*Pool) {
@@ -88,7 +88,7 @@ func TestStaleEndpointLeavesAndReturns(t *testing.T) {
 // F06: readings that never work, from the start on, don't stop traffic either.
 func TestScrapesThatNeverWork(t *testing.T) {
 	p := NewPool("m")
-	p.Apply(0, PoolConfig{Name: "m", Endpoints: named(2)})
+	p.Apply(PoolConfig{Name: "m", Endpoints: named(2)})
 	if p.Ready() {
 		t.Error("ready before anyone was asked")
 	}
@@ -114,7 +114,7 @@ func TestUnreachableEndpoint(t *testing.T) {
 	streaming := pick(t, p, 0, &Request{Model: "m", PromptBytes: 100, Streamed: true, Tried: []string{other(waiting)}})
 	streaming.FirstByte(sec(.1))
 	name := strings.TrimSuffix(waiting.Endpoint.Name, ":8000")
-	p.ObserveFailure(sec(.2), waiting.Endpoint.Name, Unreachable, "connection refused")
+	p.ObserveFailure(waiting.Endpoint.Name, Unreachable, "connection refused")
 	if !told(waiting) {
 		t.Error("a request without a byte stays at an endpoint that can't be reached")
 	}
@@ -171,7 +171,7 @@ func TestTickCountsOnlyWhatMayServe(t *testing.T) {
 	for i := range eps {
 		eps[i].Drain = eps[i].Name == other(l)
 	}
-	p.SetEndpoints(0, eps)
+	p.SetEndpoints(eps)
 	p.Observe(sec(10), sec(10), other(l), idle(0), nil)
 	if p.Tick(sec(10)); told(l) {
 		t.Error("told to move to an endpoint that drains")
@@ -187,7 +187,7 @@ func TestSlowProbeAloneDoesNotMove(t *testing.T) {
 	for now := 0.5; now < 30; now += .5 {
 		flowing.Progress(sec(now))
 		p.Observe(sec(now), sec(now), other(flowing), idle(0), nil)
-		p.ObserveFailure(sec(now), flowing.Endpoint.Name, ScrapeFailed, "timeout")
+		p.ObserveFailure(flowing.Endpoint.Name, ScrapeFailed, "timeout")
 		if p.Tick(sec(now)); told(waiting) || told(flowing) {
 			t.Fatalf("at %v s: told to move from an engine whose bytes flow", now)
 		}
@@ -370,8 +370,8 @@ func TestDrain(t *testing.T) {
 	p := newPool(t, 2)
 	eps := named(2)
 	eps[0].Drain = true
-	drain := func(p *Pool) { p.SetEndpoints(0, eps) }
-	undrain := func(p *Pool) { p.SetEndpoints(0, named(2)) }
+	drain := func(p *Pool) { p.SetEndpoints(eps) }
+	undrain := func(p *Pool) { p.SetEndpoints(named(2)) }
 	play(t, p, []step{
 		{at: 0, says: "e0 drains", do: drain, want: "e1"},
 		{at: .1, says: "a reading does not end it", do: read(.1, "e0", idle(0)), want: "e1"},
@@ -407,12 +407,12 @@ func TestRemovedEndpointStartsClean(t *testing.T) {
 			rest = append(rest, e)
 		}
 	}
-	p.SetEndpoints(0, rest)
+	p.SetEndpoints(rest)
 	if !told(l) {
 		t.Error("the endpoint is gone, and its request without a byte was not told")
 	}
 	play(t, p, []step{{at: 0, says: "removed", want: strings.TrimSuffix(rest[0].Name, ":8000")}})
-	p.SetEndpoints(0, named(2))
+	p.SetEndpoints(named(2))
 	audit(t, p)
 	p.Observe(0, 0, name, idle(0), nil)
 	for _, s := range p.Status(0) {
@@ -431,7 +431,7 @@ func TestRemovedEndpointStartsClean(t *testing.T) {
 // Engines without metrics are known by what is counted here, and never stale.
 func TestUnmeteredEndpoint(t *testing.T) {
 	p := NewPool("m")
-	p.Apply(0, PoolConfig{Name: "m", Endpoints: named(2)})
+	p.Apply(PoolConfig{Name: "m", Endpoints: named(2)})
 	play(t, p, []step{
 		{at: 0, says: "e0 works and has no metrics", do: fail(0, "e0", NoMetrics), want: "e0"},
 		{at: 500, says: "a reading of e1 does not make e0 worse", do: read(500, "e1", idle(0)), want: "e0 e1"},
@@ -501,13 +501,13 @@ func TestStatus(t *testing.T) {
 	p := NewPool("m")
 	eps := named(6)
 	eps[3].Drain = true
-	p.Apply(0, PoolConfig{Name: "m", Endpoints: eps})
+	p.Apply(PoolConfig{Name: "m", Endpoints: eps})
 	observeAll(p, 0)
-	p.SetEndpoints(0, append(eps, Endpoint{Name: "e6:8000"}))
+	p.SetEndpoints(append(eps, Endpoint{Name: "e6:8000"}))
 	for _, name := range []string{"e0:8000", "e1:8000", "e2:8000", "e3:8000", "e5:8000"} {
 		p.Observe(sec(5), sec(5), name, idle(0), nil)
 	}
-	p.ObserveFailure(sec(5), "e1:8000", Unreachable, "connection refused")
+	p.ObserveFailure("e1:8000", Unreachable, "connection refused")
 	l := pick(t, p, 5, &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{"e0:8000", "e5:8000"}})
 	l.Done(sec(5), Outcome{Ending: Refused})
 	got := make(map[string]string)

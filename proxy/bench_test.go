@@ -112,7 +112,7 @@ func benchGateway(addresses []string) http.Handler {
 	for _, a := range addresses {
 		eps = append(eps, fleet.Endpoint{Name: a, Host: a})
 	}
-	f.Apply(0, []fleet.PoolConfig{{Name: "pool", Model: "m", Endpoints: eps}}, "")
+	f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Endpoints: eps}}, "")
 	pool := f.Pools()[0]
 	for _, e := range eps {
 		r := fleet.UnknownReading()

@@ -108,10 +108,10 @@ func inWorld(t *testing.T, o Options, engines []http.HandlerFunc, test func(w *w
 				serve(name, h)
 			}
 		}
-		w.f.Apply(0, []fleet.PoolConfig{{Name: "pool", Model: "m", Profile: route.RoundRobin(), Endpoints: eps}}, "")
+		w.f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Profile: route.RoundRobin(), Endpoints: eps}}, "")
 		w.pool = w.f.Pools()[0]
 		for _, e := range eps {
-			w.pool.ObserveFailure(0, e.Name, fleet.NoMetrics, "none in tests")
+			w.pool.ObserveFailure(e.Name, fleet.NoMetrics, "none in tests")
 		}
 		o.SelectModel = true
 		w.g = New(w.f, o, w.reg, func() time.Duration { return time.Since(w.start) }, slog.New(slog.DiscardHandler))

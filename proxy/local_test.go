@@ -24,11 +24,11 @@ import (
 func TestModels(t *testing.T) {
 	r := twoPools(t, Options{}, "")
 	a, b := r.f.Pools()[0], r.f.Pools()[1]
-	a.ObserveModels(0, r.engines[0], "vllm", []fleet.Model{
+	a.ObserveModels(r.engines[0], "vllm", []fleet.Model{
 		{ID: "a", Raw: json.RawMessage(`{"id":"a","max_model_len":8192,"object":"model"}`)},
 		{ID: "org/tuned", Parent: "a", Raw: json.RawMessage(`{"parent":"a","id":"org/tuned"}`)},
 	})
-	b.ObserveModels(0, r.engines[1], "llama.cpp", []fleet.Model{{ID: "/models/b.gguf", Raw: json.RawMessage(`{"id":"/models/b.gguf"}`)}})
+	b.ObserveModels(r.engines[1], "llama.cpp", []fleet.Model{{ID: "/models/b.gguf", Raw: json.RawMessage(`{"id":"/models/b.gguf"}`)}})
 	const ownB = `{"id":"b","object":"model","owned_by":"sluice"}`
 	list := func(parts ...string) string { return `{"object":"list","data":[` + strings.Join(parts, ",") + `]}` }
 	whole := list(`{"id":"a","max_model_len":8192,"object":"model"}`, `{"parent":"a","id":"org/tuned"}`, `{"id":"/models/b.gguf"}`, ownB)
@@ -47,7 +47,7 @@ func TestModels(t *testing.T) {
 	if head.header.Get("Content-Length") != fmt.Sprint(len(whole)) {
 		t.Errorf("got headers %v, want the length of the list", head.header)
 	}
-	a.SetEndpoints(0, nil)
+	a.SetEndpoints(nil)
 	get("/v1/models").want(t, 200, list(`{"id":"/models/b.gguf"}`, ownB))
 }
 
@@ -60,13 +60,13 @@ func TestHealth(t *testing.T) {
 	}
 	get("/healthz").want(t, 200, "ok\n")
 	get("/readyz").want(t, 200, `{"ready":true,"draining":false,"pools":[{"name":"a","ready":true},{"name":"b","ready":true}]}`+"\n")
-	r.f.Pools()[0].SetEndpoints(0, nil)
+	r.f.Pools()[0].SetEndpoints(nil)
 	get("/readyz").want(t, 200, `{"ready":true,"draining":false,"pools":[{"name":"a","ready":false},{"name":"b","ready":true}]}`+"\n")
 	r.g.Drain()
 	get("/readyz").want(t, 503, `{"ready":false,"draining":true,"pools":[{"name":"a","ready":false},{"name":"b","ready":true}]}`+"\n")
 	get("/healthz").want(t, 200, "ok\n")
 	r.do(r.request(http.MethodPost, chatPath, `{"model":"b"}`)).want(t, 200, `{"from":"b"}`)
-	r.f.Apply(0, nil, "")
+	r.f.Apply(nil, "")
 	get("/readyz").want(t, 503, `{"ready":false,"draining":true,"pools":[]}`+"\n")
 }
 
@@ -238,7 +238,7 @@ func TestGaugesAndLabels(t *testing.T) {
 		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":3,"completion_tokens":2}}`)
 	})
 	eps := []fleet.Endpoint{{Name: r.engines[0]}}
-	r.f.Apply(0, []fleet.PoolConfig{{Name: "pool", Model: "m", Adapters: []string{"tuned"}, Profile: route.RoundRobin(), Endpoints: eps}}, "pool")
+	r.f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Adapters: []string{"tuned"}, Profile: route.RoundRobin(), Endpoints: eps}}, "pool")
 	big := `{"model":"tuned","prompt":"` + strings.Repeat("x", 1<<20) + `"}`
 	done := make(chan answer)
 	go func() { done <- r.post(big) }()
@@ -273,13 +273,13 @@ func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 	for _, m := range []string{"a", "b"} {
 		r.do(r.request(http.MethodPost, chatPath, `{"model":"`+m+`"}`)).want(t, 200, `{"from":"`+m+`"}`)
 	}
-	r.f.Pools()[1].SetEndpoints(0, nil)
+	r.f.Pools()[1].SetEndpoints(nil)
 	for key := range r.gather() {
 		if strings.Contains(key, r.engines[1]) {
 			t.Errorf("got %s after the endpoint left", key)
 		}
 	}
-	r.f.Apply(0, []fleet.PoolConfig{{Name: "a", Model: "a"}}, "")
+	r.f.Apply([]fleet.PoolConfig{{Name: "a", Model: "a"}}, "")
 	r.g.Apply(Options{SelectModel: true})
 	r.front.Close()
 	for key := range r.gather() {
@@ -337,8 +337,8 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 		f := new(fleet.Fleet)
 		engine := httptest.NewServer(events(eventA, doneE))
 		defer engine.Close()
-		f.Apply(0, []fleet.PoolConfig{{Name: "pool", Model: "m", Endpoints: []fleet.Endpoint{{Name: engine.Listener.Addr().String()}}}}, "")
-		f.Pools()[0].ObserveFailure(0, engine.Listener.Addr().String(), fleet.NoMetrics, "none")
+		f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Endpoints: []fleet.Endpoint{{Name: engine.Listener.Addr().String()}}}}, "")
+		f.Pools()[0].ObserveFailure(engine.Listener.Addr().String(), fleet.NoMetrics, "none")
 		r := &rig{t: t, f: f, reg: prometheus.NewRegistry()}
 		r.g = New(f, Options{SelectModel: true}, r.reg, clock(), discard())
 		r.front = httptest.NewServer(r.g)

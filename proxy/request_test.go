@@ -310,9 +310,9 @@ func twoPools(t *testing.T, o Options, fallback string) *rig {
 		{Name: "a", Model: "a", Profile: route.RoundRobin(), Endpoints: []fleet.Endpoint{{Name: r.engines[0]}}, Adapters: []string{"tuned"}},
 		{Name: "b", Model: "b", Profile: route.RoundRobin(), Endpoints: []fleet.Endpoint{{Name: r.engines[1]}}},
 	}
-	r.f.Apply(0, configs, fallback)
+	r.f.Apply(configs, fallback)
 	for i, p := range r.f.Pools() {
-		p.ObserveFailure(0, r.engines[i], fleet.NoMetrics, "none in tests")
+		p.ObserveFailure(r.engines[i], fleet.NoMetrics, "none in tests")
 	}
 	return r
 }

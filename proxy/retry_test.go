@@ -156,7 +156,7 @@ func TestMovesWhenLost(t *testing.T) {
 	done := make(chan answer)
 	go func() { done <- r.post(streamBody) }()
 	<-arrived
-	r.pool.ObserveFailure(0, r.engines[0], fleet.Unreachable, "frozen")
+	r.pool.ObserveFailure(r.engines[0], fleet.Unreachable, "frozen")
 	(<-done).want(t, 200, `{"from":"second"}`)
 	<-gone // the abandoned attempt was cancelled at the engine
 	if n := r.gather()[`sluice_moves_total{pool="pool",reason="lost"}`]; n != 1 {
@@ -172,7 +172,7 @@ func TestMovesWhenLost(t *testing.T) {
 	})
 	go func() { done <- r.post(plainBody) }()
 	<-arrived
-	r.pool.SetEndpoints(0, nil)
+	r.pool.SetEndpoints(nil)
 	close(answers)
 	(<-done).want(t, 200, "late")
 }

@@ -96,10 +96,10 @@ func (r *rig) apply(addresses []string) {
 }
 
 func (r *rig) applyEndpoints(eps []fleet.Endpoint) {
-	r.f.Apply(0, []fleet.PoolConfig{{Name: "pool", Model: "m", Profile: route.RoundRobin(), Endpoints: eps}}, "")
+	r.f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Profile: route.RoundRobin(), Endpoints: eps}}, "")
 	r.pool = r.f.Pools()[0]
 	for _, e := range eps {
-		r.pool.ObserveFailure(0, e.Name, fleet.NoMetrics, "none in tests")
+		r.pool.ObserveFailure(e.Name, fleet.NoMetrics, "none in tests")
 	}
 }
 

@@ -131,7 +131,7 @@ func BenchmarkPoller(b *testing.B) {
 				eps = append(eps, ep(a))
 			}
 			f := &fleet.Fleet{}
-			f.Apply(0, []fleet.PoolConfig{{Name: "p", Model: "m", Endpoints: eps}}, "")
+			f.Apply([]fleet.PoolConfig{{Name: "p", Model: "m", Endpoints: eps}}, "")
 			p, err := New(f, Options{Interval: interval})
 			if err != nil {
 				b.Fatal(err)

@@ -200,7 +200,7 @@ func run(t *testing.T, eps []fleet.Endpoint, change func(*world, *Options)) *wor
 }
 
 func (w *world) apply(eps ...fleet.Endpoint) {
-	w.fleet.Apply(w.now(), []fleet.PoolConfig{{Name: "p", Model: "m", Endpoints: eps}}, "")
+	w.fleet.Apply([]fleet.PoolConfig{{Name: "p", Model: "m", Endpoints: eps}}, "")
 }
 
 // after lets time pass and reports the state of every endpoint.
@@ -641,7 +641,7 @@ func TestPollerLogThrottle(t *testing.T) {
 // M15: intervals that can't work are refused at the start.
 func TestIntervals(t *testing.T) {
 	f := &fleet.Fleet{}
-	f.Apply(0, []fleet.PoolConfig{{Name: "p", StaleAfter: 200 * time.Millisecond}}, "")
+	f.Apply([]fleet.PoolConfig{{Name: "p", StaleAfter: 200 * time.Millisecond}}, "")
 	_, err := New(f, Options{Interval: 15 * time.Second})
 	if !errors.Is(err, errIntervals) || !strings.Contains(err.Error(), "15s") || !strings.Contains(err.Error(), "200ms") || !strings.Contains(err.Error(), "45s") {
 		t.Errorf("got %v, want an error that names both and what to set", err)

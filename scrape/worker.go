@@ -246,7 +246,7 @@ func (w *worker) without(ctx context.Context, why string) {
 		w.readyPath, w.read = path, false
 		why = "no metrics: " + why
 		w.lacks([]string{"metrics page"}, "")
-		w.pool.ObserveFailure(w.now(), w.endpoint.Name, fleet.NoMetrics, why)
+		w.pool.ObserveFailure(w.endpoint.Name, fleet.NoMetrics, why)
 		w.well(resultNoMetrics, why)
 	case status == http.StatusServiceUnavailable:
 		w.fail(ctx, refused, "it says that it is not ready (status 503)")
@@ -299,7 +299,7 @@ func (w *worker) fail(ctx context.Context, far reach, why string) {
 		failure, result = fleet.Unreachable, resultUnreachable
 		w.askAt = never // when it is back it is asked at once
 	}
-	w.pool.ObserveFailure(w.now(), w.endpoint.Name, failure, why)
+	w.pool.ObserveFailure(w.endpoint.Name, failure, why)
 	w.metrics.results[result].Inc()
 	if w.state == result || result == resultFailed && (w.failures < loudFailures || w.state == resultUnreachable) || !w.mayLog() {
 		return
@@ -403,7 +403,7 @@ func (w *worker) learn(f finding) {
 	for i, m := range f.models {
 		w.listed[m.ID], names[i] = true, m.ID
 	}
-	w.pool.ObserveModels(w.now(), w.endpoint.Name, w.engine, f.models)
+	w.pool.ObserveModels(w.endpoint.Name, w.engine, f.models)
 	if told := w.engine + " " + strings.Join(names, ",") + " " + f.refused; told != w.told && w.mayLog() {
 		w.told = told
 		w.log.Info("endpoint found", "engine", w.engine, "models", names)

@@ -103,7 +103,7 @@ func newProduction(w *world, profile *route.Profile) *production {
 		}
 		endpoints = append(endpoints, ep)
 	}
-	p.pool.Apply(0, fleet.PoolConfig{Name: "sim", Model: "sim", Profile: profile, Endpoints: endpoints})
+	p.pool.Apply(fleet.PoolConfig{Name: "sim", Model: "sim", Profile: profile, Endpoints: endpoints})
 	return p
 }
 
@@ -159,7 +159,7 @@ func (p *production) observe(now time.Duration, i int, r fleet.Reading, ok bool)
 	if ok {
 		p.pool.Observe(now, now, p.names[i], r, nil)
 	} else {
-		p.pool.ObserveFailure(now, p.names[i], fleet.ScrapeFailed, "no metrics")
+		p.pool.ObserveFailure(p.names[i], fleet.ScrapeFailed, "no metrics")
 	}
 }
 

@@ -255,7 +255,7 @@ func (s *server) apply(ctx context.Context, p *plan, text []byte) {
 	for i, endpoints := range s.resolve(ctx, p) {
 		pools[i].Endpoints = endpoints
 	}
-	s.fleet.Apply(s.now(), pools, p.fallback)
+	s.fleet.Apply(pools, p.fallback)
 	s.gateway.Apply(s.proxyOptions(p))
 }
 
@@ -305,7 +305,7 @@ func (s *server) watch(ctx context.Context) {
 		case <-resolve.C:
 			found := s.resolve(ctx, s.plan)
 			for i, p := range s.fleet.Pools() {
-				p.SetEndpoints(s.now(), found[i])
+				p.SetEndpoints(found[i])
 			}
 		}
 	}
