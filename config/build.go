@@ -12,20 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/route"
 )
 
-// scorers says where a document keeps the weight of each scorer.
+// scorers says where a document keeps the weight of each scorer: a row for every one of route.ScorerNames.
 var scorers = []struct {
 	name   string
 	weight func(*v1alpha1.Weights) **int32
 }{
-	{WeightQueue, func(w *v1alpha1.Weights) **int32 { return &w.Queue }},
-	{WeightKVCache, func(w *v1alpha1.Weights) **int32 { return &w.KVCache }},
-	{WeightPrefix, func(w *v1alpha1.Weights) **int32 { return &w.Prefix }},
-	{WeightLRU, func(w *v1alpha1.Weights) **int32 { return &w.LRU }},
-	{WeightLoRAAffinity, func(w *v1alpha1.Weights) **int32 { return &w.LoRAAffinity }},
-	{WeightRunningRequests, func(w *v1alpha1.Weights) **int32 { return &w.RunningRequests }},
-	{WeightPredictedLatency, func(w *v1alpha1.Weights) **int32 { return &w.PredictedLatency }},
+	{route.ScorerQueue, func(w *v1alpha1.Weights) **int32 { return &w.Queue }},
+	{route.ScorerKVCache, func(w *v1alpha1.Weights) **int32 { return &w.KVCache }},
+	{route.ScorerPrefix, func(w *v1alpha1.Weights) **int32 { return &w.Prefix }},
+	{route.ScorerLRU, func(w *v1alpha1.Weights) **int32 { return &w.LRU }},
+	{route.ScorerLoRAAffinity, func(w *v1alpha1.Weights) **int32 { return &w.LoRAAffinity }},
+	{route.ScorerRunningRequests, func(w *v1alpha1.Weights) **int32 { return &w.RunningRequests }},
+	{route.ScorerPredictedLatency, func(w *v1alpha1.Weights) **int32 { return &w.PredictedLatency }},
 }
 
 // Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig
@@ -253,9 +254,6 @@ func (b *builder) endpoint(l *v1alpha1.Endpoints, j int, asWritten *v1alpha1.Sch
 	e.Labels = make(map[string]string, len(l.Spec.Labels)+len(item.Labels))
 	maps.Copy(e.Labels, l.Spec.Labels)
 	maps.Copy(e.Labels, item.Labels)
-	if e.GPU = e.Labels[v1alpha1.GPULabel]; e.GPU == "" {
-		e.GPU = e.Labels[v1alpha1.GPUProductLabel]
-	}
 	if m := item.Metrics; m != nil {
 		e.MetricsPath = m.Path
 		if m.Port != nil {

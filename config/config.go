@@ -60,8 +60,8 @@ type Pool struct {
 	Selector string
 	// Endpoints may be empty: a selector that matches nothing is no fault.
 	Endpoints []Endpoint
-	// Weights by scorer name, all of them of WeightNames; nil asks for the latency
-	// profile. A scorer that isn't there has no weight.
+	// Weights by scorer name, all of them of route.ScorerNames; nil asks for the
+	// latency profile. A scorer that isn't there has no weight.
 	Weights map[string]float64
 	// ConfigMap names the picker configuration that the document asks for. It is never
 	// read here; where it is set, a fatal notice says so.
@@ -94,8 +94,6 @@ type Endpoint struct {
 	Port int
 	// Labels are the entry's own over those of its document. Not to be written to.
 	Labels map[string]string
-	// GPU is the kind of GPU by label; empty where no label says.
-	GPU string
 	// Drain: no new requests, those under way may finish.
 	Drain bool
 	// Engine is what the entry names, or what its scheduler names in so many words;
@@ -170,22 +168,4 @@ func (c *Config) Refusal() error {
 		return nil
 	}
 	return fmt.Errorf("cannot serve %q: %s", c.Source, strings.Join(lines, "; "))
-}
-
-// Names of scorers that a weight can be given to, as documents write them.
-const (
-	WeightQueue            = "queue"
-	WeightKVCache          = "kvCache"
-	WeightPrefix           = "prefix"
-	WeightLRU              = "lru"
-	WeightLoRAAffinity     = "loraAffinity"
-	WeightRunningRequests  = "runningRequests"
-	WeightPredictedLatency = "predictedLatency"
-)
-
-// WeightNames returns every key that Pool.Weights can have, in the order in which
-// they are shown and in which a total is summed.
-func WeightNames() []string {
-	return []string{WeightQueue, WeightKVCache, WeightPrefix, WeightLRU,
-		WeightLoRAAffinity, WeightRunningRequests, WeightPredictedLatency}
 }

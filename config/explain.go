@@ -9,6 +9,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sluice-gateway/sluice/route"
 )
 
 // Explain writes for people what goes where and why: every scheduler with its
@@ -185,7 +187,7 @@ func routing(x *Pool) []string {
 		return []string{"by latency: the least expected cost in milliseconds, because no weights are set"}
 	}
 	var words []string
-	for _, name := range WeightNames() {
+	for _, name := range route.ScorerNames() {
 		if w, given := x.Weights[name]; given {
 			words = append(words, name+" "+strconv.FormatFloat(w, 'g', -1, 64))
 		}

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/route"
 )
 
 // TestParse holds the values of a whole configuration, which other rooms read.
@@ -29,16 +32,16 @@ func TestParse(t *testing.T) {
 			Scheduler: "llama-8b", Model: "meta-llama/Llama-3.1-8B-Instruct", Adapters: []string{"sql", "chat"},
 			Selector: "app=llama", AppProtocol: HTTP, EngineType: "vllm", RouteTimeout: &minuteAndHalf,
 			Endpoints: []Endpoint{
-				{Address: "10.0.0.1", Port: 8000, GPU: "H100", Labels: map[string]string{"app": "llama", "gpu": "H100"}},
-				{Address: "10.0.0.2", Port: 8000, GPU: "A10G", Drain: true, Labels: map[string]string{"app": "llama", "gpu": "A10G"}},
-				{Address: "fd00::1", Port: 8001, GPU: "A10G", Engine: "llamacpp", Labels: map[string]string{"app": "llama", "gpu": "A10G"}},
+				{Address: "10.0.0.1", Port: 8000, Labels: map[string]string{"app": "llama", "gpu": "H100"}},
+				{Address: "10.0.0.2", Port: 8000, Drain: true, Labels: map[string]string{"app": "llama", "gpu": "A10G"}},
+				{Address: "fd00::1", Port: 8001, Engine: "llamacpp", Labels: map[string]string{"app": "llama", "gpu": "A10G"}},
 			},
 		}, {
 			Scheduler: "qwen-32b", Model: "Qwen/Qwen3-32B", Selector: "app in (qwen),tier notin (canary)",
 			AppProtocol: HTTP, EngineType: "sglang", RouteTimeout: &none,
 			Weights: map[string]float64{"queue": 3, "kvCache": 2, "prefix": 0},
 			Endpoints: []Endpoint{{
-				Address: "qwen.internal", Port: 30000, GPU: "H100", Engine: "sglang",
+				Address: "qwen.internal", Port: 30000, Engine: "sglang",
 				Labels:      map[string]string{"app": "qwen", "gpu": "H100"},
 				MetricsPath: "/metrics", MetricsPort: 30001,
 				TLS:    &TLS{CAFile: "/etc/sluice/ca.pem", ServerName: "qwen"},
@@ -83,6 +86,26 @@ func TestRefusal(t *testing.T) {
 	f("", "configMapRef: {name: plugins}", "spec.schedulers[0].configMapRef")
 }
 
+// TestEveryScorerHasItsField: the table has a row for every scorer, and the row's field is the one that documents call like the scorer.
+func TestEveryScorerHasItsField(t *testing.T) {
+	var names []string
+	for _, s := range scorers {
+		names = append(names, s.name)
+		w, one := new(v1alpha1.Weights), int32(1)
+		*s.weight(w) = &one
+		text, err := json.Marshal(w)
+		if want := `{"` + s.name + `":1}`; err != nil || string(text) != want {
+			t.Errorf("got %s, %v, want %s", text, err, want)
+		}
+	}
+	want := route.ScorerNames()
+	slices.Sort(names)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, names); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestWeights: absent weights mean latency, and a block that is there is completed.
 func TestWeights(t *testing.T) {
 	f := func(scheduler string, want map[string]float64) {
@@ -94,15 +117,10 @@ func TestWeights(t *testing.T) {
 		if diff := cmp.Diff(want, c.Pools[0].Weights); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", scheduler, diff)
 		}
-		for name := range c.Pools[0].Weights {
-			if !strings.Contains(" "+strings.Join(WeightNames(), " ")+" ", " "+name+" ") {
-				t.Errorf("weight %q is not in WeightNames", name)
-			}
-		}
 	}
 	f("", nil)
 	f("weights: null", nil)
-	f("weights: {}", map[string]float64{"queue": 2, "kvCache": 2, "prefix": 3})
+	f("weights: {}", route.DefaultWeights())
 	f("weights: {prefix: 0, queue: 3, kvCache: 2}", map[string]float64{"queue": 3, "kvCache": 2, "prefix": 0})
 	f("weights: {lru: 1, loraAffinity: 2, runningRequests: 3, predictedLatency: 4, queue: 5}", map[string]float64{
 		"queue": 5, "kvCache": 2, "prefix": 3, "lru": 1, "loraAffinity": 2, "runningRequests": 3, "predictedLatency": 4})

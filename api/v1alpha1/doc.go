@@ -27,16 +27,6 @@ const (
 	EndpointsKind = "Endpoints"
 )
 
-// Labels of endpoints that mean something beyond what modelSelector makes of them.
-const (
-	// GPULabel names the kind of GPU behind an endpoint ("H100", "A10G"). Learned
-	// speeds are shared among endpoints of one kind.
-	GPULabel = "gpu"
-	// GPUProductLabel is read where GPULabel is absent: the name under which GPU
-	// discovery labels a node.
-	GPUProductLabel = "nvidia.com/gpu.product"
-)
-
 // Defaults of fields that are not set.
 const (
 	// DefaultReplicas is the number of copies of the body-based router and of each picker.

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"strings"
 	"time"
@@ -123,13 +122,6 @@ func (p *plan) pool(pool *config.Pool, o *serveOptions, cache tlsCache) (fleet.P
 func (p *plan) endpoint(e *config.Endpoint, pool *config.Pool, cache tlsCache) (fleet.Endpoint, error) {
 	fe := fleet.Endpoint{Host: e.HostPort(), Labels: e.Labels, Drain: e.Drain, Engine: e.Engine,
 		MetricsPort: e.MetricsPort, MetricsPath: e.MetricsPath, H2C: e.TLS == nil && pool.AppProtocol == config.H2C}
-	if e.GPU != "" && fe.GPU() != e.GPU {
-		fe.Labels = maps.Clone(e.Labels)
-		if fe.Labels == nil {
-			fe.Labels = make(map[string]string)
-		}
-		fe.Labels[fleet.LabelGPU] = e.GPU
-	}
 	key, err := p.key(e.APIKey)
 	if err != nil {
 		return fe, fmt.Errorf("cannot use endpoint %q: %w", fe.Host, err)
