@@ -85,7 +85,7 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
 	c.g.young.add(a)
 	out := c.engineRequest(a)
-	resp, err := c.g.transports.of(&lease.Endpoint, out.ContentLength < 0, c.set.ConnectTimeout).RoundTrip(out)
+	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(out)
 	if err != nil {
 		a.fail(err)
 		return a
@@ -131,9 +131,7 @@ func (c *call) engineRequest(a *attempt) *http.Request {
 	if c.body == nil || c.body.Len() == 0 {
 		return out
 	}
-	body := c.body // c.body is cleared when the call no longer needs it
-	out.Body, out.ContentLength = body.Reader(), body.Len()
-	out.GetBody = func() (io.ReadCloser, error) { return body.Reader(), nil }
+	out.ContentLength = c.body.Len()
 	if len(c.r.Trailer) > 0 {
 		out.ContentLength = -1 // only a chunked body has trailers
 		out.Trailer = make(http.Header, len(c.r.Trailer))
@@ -143,6 +141,9 @@ func (c *call) engineRequest(a *attempt) *http.Request {
 			}
 		}
 	}
+	reader := bodies(c.body, out)
+	out.Body = reader()
+	out.GetBody = func() (io.ReadCloser, error) { return reader(), nil }
 	return out
 }
 

@@ -1,11 +1,14 @@
 package proxy
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -219,4 +222,88 @@ func TestNothingIsLostAmongFailures(t *testing.T) {
 	for text := range bad {
 		t.Error(text)
 	}
+}
+
+// mortal is a connection that dies unnoticed once it has carried an answer: its next write fails, as after a reset.
+type mortal struct {
+	net.Conn
+	used atomic.Bool
+}
+
+func (m *mortal) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	if n > 0 {
+		m.used.Store(true)
+	}
+	return n, err
+}
+
+func (m *mortal) Write(p []byte) (int, error) {
+	if m.used.Load() {
+		return 0, &net.OpError{Op: "write", Err: syscall.EPIPE}
+	}
+	return m.Conn.Write(p)
+}
+
+// A kept connection that turns out to be dead at the first write is no failure of the engine: nothing has left, so a fresh connection
+// carries the request, however large its body is and whatever its framing.
+func TestKeptConnectionDiesAtTheWrite(t *testing.T) {
+	f := func(size int, cookie string, trailer http.Header) {
+		t.Helper()
+		var got seen
+		r := newRig(t, Options{}, watcher(&got))
+		var dialled atomic.Int32
+		r.g.transports.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialled.Add(1)
+			c, err := new(net.Dialer).DialContext(ctx, network, address)
+			return &mortal{Conn: c}, err
+		}
+		body := `{"model":"m","prompt":"` + strings.Repeat("x", size) + `"}`
+		for range 3 {
+			req := r.request(http.MethodPost, chatPath, body)
+			req.Header.Set("Cookie", cookie)
+			if req.Trailer = trailer; trailer != nil {
+				req.ContentLength = -1
+			}
+			a := r.do(req)
+			if a.want(t, 200, "{}"); got.body != body {
+				t.Errorf("%d bytes with trailer %v: got %d at the engine", len(body), trailer, len(got.body))
+			}
+		}
+		if n := dialled.Load(); n != 3 {
+			t.Errorf("%d bytes with trailer %v: dialled %d times, want 3", len(body), trailer, n)
+		}
+	}
+	for _, size := range []int{0, 5 << 10, 3 << 20} {
+		f(size, "a=1", nil)
+		f(size, "a=1", http.Header{"X-Sum": {"42"}})
+		f(size, "a="+strings.Repeat("x", writeBuffer), nil)
+	}
+}
+
+// What is small leaves in one write, since a write costs more than a copy; what is large leaves where it lies, a segment a write.
+func TestWritesOfARequest(t *testing.T) {
+	for size, most := range map[int]int{0: 1, 3 << 10: 1, 400 << 10: 2} {
+		r := newRig(t, Options{}, says("a"))
+		c := new(counted)
+		r.g.transports.dial = func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+			c.Conn, err = new(net.Dialer).DialContext(ctx, network, address)
+			return c, err
+		}
+		r.post(`{"model":"m","prompt":"`+strings.Repeat("x", size)+`"}`).want(t, 200, `{"from":"a"}`)
+		if n := int(c.writes.Load()); n != most {
+			t.Errorf("%d bytes: got %d writes, want %d", size, n, most)
+		}
+	}
+}
+
+// counted counts writes.
+type counted struct {
+	net.Conn
+	writes atomic.Int32
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(p)
 }

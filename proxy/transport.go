@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
 )
 
 // transports keeps one http.Transport for each way of speaking to endpoints.
@@ -27,11 +28,10 @@ type way struct {
 	tls     *tls.Config // as configured, compared by identity
 	server  string      // the name in the certificate
 	h2c     bool
-	chunked bool // for request bodies without a known length
 	connect time.Duration
 }
 
-// Sizes of the buffers of one connection. A body beyond the write buffer goes to the socket in one piece, see conn.
+// Sizes of the buffers of one connection. The write buffer takes a usual head and a small body.
 const (
 	readBuffer  = 16 << 10
 	writeBuffer = 8 << 10
@@ -46,8 +46,8 @@ const (
 )
 
 // of returns the transport for a request to an endpoint.
-func (t *transports) of(e *fleet.Endpoint, chunked bool, connect time.Duration) *http.Transport {
-	w := way{tls: e.TLS, h2c: e.H2C, chunked: chunked, connect: connect}
+func (t *transports) of(e *fleet.Endpoint, connect time.Duration) *http.Transport {
+	w := way{tls: e.TLS, h2c: e.H2C, connect: connect}
 	if e.TLS != nil {
 		w.server = serverName(e)
 	}
@@ -92,10 +92,10 @@ func newTransport(w way, dial func(ctx context.Context, network, address string)
 	t := &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c, err := dial(ctx, network, address)
-			if err != nil || w.tls != nil || w.h2c || w.chunked {
-				return c, err
+			if err != nil {
+				return nil, err
 			}
-			return &conn{Conn: c}, nil
+			return conn{c}, nil
 		},
 		TLSHandshakeTimeout:    w.connect,
 		DisableCompression:     true,
@@ -135,85 +135,42 @@ func (t *transports) closeIdle() {
 	}
 }
 
-// conn sends a request's head and body together and the body in its own large pieces. The transport on its own sends the head alone whenever the
-// body is none of the standard library's readers, and then makes an intermediate buffer to write 32 KB at a time: at 2 KB that is one
-// system call in seven. It carries HTTP/1.1 in which every body has a known length; so what it is given to Write are heads, and bodies come by ReadFrom.
-type conn struct {
-	net.Conn
-	head []byte // of a request whose body follows
-}
-
-// smallBody is the largest piece in bytes that costs less to copy behind the head than to write beside it.
-const smallBody = 4 << 10
-
-// Write keeps back a request's head if a body follows it.
-func (c *conn) Write(p []byte) (int, error) {
-	if len(c.head) == 0 && bodyFollows(p) {
-		if c.head == nil {
-			c.head = make([]byte, 0, len(p)+smallBody)
-		}
-		c.head = append(c.head, p...)
-		return len(p), nil
-	}
-	return c.write(p)
-}
-
-// write sends p and what was kept back before it.
-func (c *conn) write(p []byte) (int, error) {
-	if len(c.head) == 0 {
-		return c.Conn.Write(p)
-	}
-	before := int64(len(c.head))
-	var n int64
-	var err error
-	if len(p) <= smallBody {
-		var m int
-		m, err = c.Conn.Write(append(c.head, p...))
-		n = int64(m)
-	} else {
-		pieces := net.Buffers{c.head, p}
-		n, err = pieces.WriteTo(c.Conn)
-	}
-	c.head = c.head[:0]
-	return int(max(n-before, 0)), err
-}
-
-// bodyFollows reports whether p ends the head of a request that has a body of known length. The transport writes that length itself, near the
-// start, and only for such a request, so that nothing is ever kept back for good.
-func bodyFollows(p []byte) bool {
-	if !bytes.HasSuffix(p, []byte("\r\n\r\n")) {
-		return false
-	}
-	_, length, ok := bytes.Cut(p, []byte("\r\nContent-Length: "))
-	return ok && length[0] != '0'
-}
+// conn sends a large body in its own large pieces: the transport would copy it through a fresh buffer, 32 KB at a time. Nothing else of a
+// connection is changed, because the transport goes by what has really been written when it decides whether to try again.
+type conn struct{ net.Conn }
 
 // ReadFrom is called by the transport's write buffer with what is left of a body.
-func (c *conn) ReadFrom(r io.Reader) (int64, error) {
-	if l, ok := r.(*io.LimitedReader); ok {
-		if w, ok := l.R.(io.WriterTo); ok {
-			return w.WriteTo(limitedWriter{c, l})
+func (c conn) ReadFrom(r io.Reader) (int64, error) {
+	if n, ok, err := openai.CopyBody(c.Conn, r); ok {
+		return n, err
+	}
+	return io.Copy(c.Conn, r)
+}
+
+// smallBody is the size in bytes up to which copying a body costs less than a write of its own.
+const smallBody = 4 << 10
+
+// bodies makes the readers over a body for one request. The transport writes the body together with the head if it is one of the standard
+// library's readers. Everything must fit into its buffer then and be framed by a length, or else it takes a failed write for a failed read
+// of the body, and doesn't try again.
+func bodies(b *openai.Body, out *http.Request) func() io.ReadCloser {
+	if b.Len() > smallBody || out.ContentLength < 0 || headSize(out) > writeBuffer-smallBody {
+		return b.Reader
+	}
+	small := make([]byte, b.Len())
+	r := b.Reader()
+	_, _ = io.ReadFull(r, small) // it has just this many bytes, in memory
+	_ = r.Close()
+	return func() io.ReadCloser { return io.NopCloser(bytes.NewReader(small)) }
+}
+
+// headSize is how many bytes a request's head takes at most.
+func headSize(out *http.Request) int {
+	n := 256 + 3*len(out.URL.Path) + len(out.URL.RawQuery) + len(out.Host) // with what the transport adds, and each byte of the path escaped
+	for name, values := range out.Header {
+		for _, v := range values {
+			n += len(name) + len(v) + 4
 		}
 	}
-	return io.Copy(bodyWriter{c}, r)
-}
-
-// bodyWriter writes a body of any kind.
-type bodyWriter struct{ c *conn }
-
-func (w bodyWriter) Write(p []byte) (int, error) { return w.c.write(p) }
-
-// limitedWriter writes no more than the limit of the reader it stands for.
-type limitedWriter struct {
-	c *conn
-	l *io.LimitedReader
-}
-
-func (w limitedWriter) Write(p []byte) (int, error) {
-	if int64(len(p)) > w.l.N {
-		return 0, io.ErrShortWrite
-	}
-	n, err := w.c.write(p)
-	w.l.N -= int64(n)
-	return n, err
+	return n
 }
