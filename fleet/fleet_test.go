@@ -92,7 +92,7 @@ func TestReloadKeepsBookkeeping(t *testing.T) {
 	}
 	blocks := 0
 	for _, s := range pa.Status(sec(1))[:2] {
-		if blocks += s.PrefixBlocks; s.State != "ready" {
+		if blocks += s.PrefixUnits; s.State != "ready" {
 			t.Errorf("%s: %s (%s) after a reload, want ready", s.Endpoint.Name, s.State, s.Why)
 		}
 	}

@@ -15,11 +15,11 @@ type Request struct {
 	Model, Adapter string
 	// PromptBytes is the size of everything that reaches the prompt.
 	PromptBytes int
-	// Blocks are its prefix blocks, chained hashes; Ends says for each how many units of BlockBytes bytes the prompt has up to its end, nil that each is
+	// Blocks are its prefix blocks, chained hashes; Ends says for each how many units of UnitBytes bytes the prompt has up to its end, nil that each is
 	// one unit. They are read during Pick only.
-	Blocks     []uint64
-	Ends       []int32
-	BlockBytes int
+	Blocks    []uint64
+	Ends      []int32
+	UnitBytes int
 	// MaxOutput is the request's own limit in tokens, 0 for none.
 	MaxOutput int
 	// Streamed says that the first body byte is the first token. In an answer that comes whole it is the last.
@@ -36,8 +36,8 @@ type Request struct {
 // that a conversation stays one as it grows.
 const affinityBlocks = 4
 
-// Lease is one request counted at one endpoint. Its methods may be called from any goroutine; Done must be called
-// exactly once is not asked of the caller: the first call counts and later ones do nothing.
+// Lease is one request counted at one endpoint. Its methods may be called from any goroutine. Done must be called; calling
+// it again does nothing, so that every way out may.
 type Lease struct {
 	// Endpoint is where the request goes.
 	Endpoint Endpoint
@@ -99,15 +99,15 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	if v.Seed == 0 {
 		v.Seed = rand.Uint64()
 	}
-	blockTokens := float32(float64(r.BlockBytes) / p.means.bytesPerToken())
+	unitTokens := float32(float64(r.UnitBytes) / p.means.bytesPerToken())
 	output := float32(p.means.output())
 	if r.MaxOutput > 0 {
 		output = min(output, float32(r.MaxOutput))
 	}
-	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, BlockTokens: blockTokens,
+	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, UnitTokens: unitTokens,
 		PromptTokens: max(float32(float64(r.PromptBytes)/p.means.bytesPerToken()), 1), OutputTokens: output}
 	if n := len(r.Blocks); n > 0 {
-		v.Request.Blocks = int(p.endsOf(r)[n-1])
+		v.Request.Units = int(p.endsOf(r)[n-1])
 		v.Request.Affinity = r.Blocks[min(n, affinityBlocks)-1]
 	}
 	v.MeanUncached, v.MeanOutput = float32(p.means.uncached()), float32(p.means.output())
@@ -195,7 +195,7 @@ func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapte
 func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	v, row := &p.view, int(d.Endpoint)
 	ep := p.rows[row]
-	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.BlockTokens, 1))
+	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
 	l := &Lease{Endpoint: ep.Endpoint, Decision: d, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
 		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, queued: true, lost: make(chan struct{})}
 	ep.leases[l] = struct{}{}

@@ -413,7 +413,7 @@ func (p *Pool) layout(s *route.Snapshot) {
 	}
 }
 
-// Snapshot is what was last published: readings and states, at most a few milliseconds old.
+// Snapshot is what was last published. Readings are published by the next Pick or Status, so without either it lags behind.
 func (p *Pool) Snapshot() *route.Snapshot { return p.snapshot.Load() }
 
 // Endpoints lists the pool's endpoints in row order.
@@ -464,8 +464,8 @@ type Status struct {
 	// InFlight, Prefilling and BacklogTokens are this gateway's own bookkeeping.
 	InFlight, Prefilling int
 	BacklogTokens        float64
-	// PrefixBlocks is how many blocks the prefix index believes the endpoint to hold.
-	PrefixBlocks int
+	// PrefixUnits is how much prefix the index believes the endpoint to hold, in units.
+	PrefixUnits int
 	// MissingMetrics are metrics that routing could use and the engine does not have.
 	MissingMetrics []string
 	// Rate is the learned speed of the endpoint's kind.
@@ -484,7 +484,7 @@ func (p *Pool) Status(now time.Duration) []Status {
 	out := make([]Status, len(p.rows))
 	for i, ep := range p.rows {
 		s := Status{Endpoint: ep.Endpoint, Engine: ep.engine, Reading: ep.reading, InFlight: len(ep.leases),
-			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]), PrefixBlocks: p.index.Held(ep.slot),
+			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]), PrefixUnits: p.index.Held(ep.slot),
 			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
 		for _, m := range ep.models {
 			s.Models = append(s.Models, m.ID)

@@ -52,7 +52,7 @@ func observeAll(p *Pool, now float64) {
 
 // prompt makes a streamed request of so many bytes whose blocks belong to conversation id, which is not 0.
 func prompt(id, bytes int) *Request {
-	r := &Request{Model: "m", PromptBytes: bytes, BlockBytes: blockBytes, Streamed: true}
+	r := &Request{Model: "m", PromptBytes: bytes, UnitBytes: blockBytes, Streamed: true}
 	for k := range bytes / blockBytes {
 		r.Blocks = append(r.Blocks, uint64(id)<<32+uint64(k))
 	}
@@ -61,7 +61,7 @@ func prompt(id, bytes int) *Request {
 
 // short makes a streamed request that has no prefix to share.
 func short() *Request {
-	return &Request{Model: "m", PromptBytes: 200, BlockBytes: blockBytes, Streamed: true}
+	return &Request{Model: "m", PromptBytes: 200, UnitBytes: blockBytes, Streamed: true}
 }
 
 // pick picks at a time in seconds and fails the test if nothing can serve.

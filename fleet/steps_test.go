@@ -133,8 +133,8 @@ func TestUnreachableEndpoint(t *testing.T) {
 		{at: .5, says: "the other one goes too", do: fail(.5, rest, Unreachable), want: ""},
 		{at: .6, says: "the first is back", do: read(.6, name, idle(5000)), want: name},
 	})
-	if s := p.Status(sec(.6)); s[0].PrefixBlocks+s[1].PrefixBlocks != 0 {
-		t.Errorf("prefix blocks of endpoints that went away: %d and %d", s[0].PrefixBlocks, s[1].PrefixBlocks)
+	if s := p.Status(sec(.6)); s[0].PrefixUnits+s[1].PrefixUnits != 0 {
+		t.Errorf("prefix blocks of endpoints that went away: %d and %d", s[0].PrefixUnits, s[1].PrefixUnits)
 	}
 }
 
@@ -416,8 +416,8 @@ func TestRemovedEndpointStartsClean(t *testing.T) {
 	audit(t, p)
 	p.Observe(0, 0, name, idle(0), nil)
 	for _, s := range p.Status(0) {
-		if s.Endpoint.Name == name && (s.InFlight != 0 || s.PrefixBlocks != 0 || s.State != "ready") {
-			t.Errorf("recreated: in flight %d, %d prefix blocks, %s (%s), want a clean start", s.InFlight, s.PrefixBlocks, s.State, s.Why)
+		if s.Endpoint.Name == name && (s.InFlight != 0 || s.PrefixUnits != 0 || s.State != "ready") {
+			t.Errorf("recreated: in flight %d, %d prefix blocks, %s (%s), want a clean start", s.InFlight, s.PrefixUnits, s.State, s.Why)
 		}
 	}
 	l.FirstByte(sec(1)) // the old request ends at the old endpoint
@@ -455,7 +455,7 @@ func TestUnmeteredEndpoint(t *testing.T) {
 func TestEngineRestartClearsPrefix(t *testing.T) {
 	p := newPool(t, 1)
 	pick(t, p, 0, prompt(1, 25_600)).Done(0, Outcome{})
-	held := func() int { return p.Status(0)[0].PrefixBlocks }
+	held := func() int { return p.Status(0)[0].PrefixUnits }
 	if p.Observe(sec(1), sec(1), "e0:8000", idle(9000), nil); held() != 100 {
 		t.Fatalf("counters rose: %d blocks, want 100", held())
 	}
@@ -480,7 +480,7 @@ func TestIndexFollowsCacheSize(t *testing.T) {
 		for id := range 30 {
 			pick(t, p, 0, prompt(id+1, 25_600)).Done(0, Outcome{})
 		}
-		return p.Status(0)[0].PrefixBlocks
+		return p.Status(0)[0].PrefixUnits
 	}
 	size(6400) // 64 tokens a block at 4 bytes a token
 	if got := fill(); got != 100 {

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// BlockBytes is the unit in which prefix blocks are measured, and the size of a prompt's first ones: about 60 tokens of English, so a few
+	// UnitBytes is the unit in which prefix blocks are measured, and the size of a prompt's first ones: about 60 tokens of English, so a few
 	// engine blocks of 16.
-	BlockBytes = 256
+	UnitBytes = 256
 	// MaxBlocks is how many leading blocks of a prompt are hashed: 4 MiB. What lies beyond can't change where a request is
 	// best sent, and one body can't fill the index.
 	MaxBlocks = smallBlocks + middleBlocks + 1008
@@ -19,7 +19,7 @@ const (
 	middleUnits, largeUnits   = 4, 16
 )
 
-// unitsOf is the size of block k in units of BlockBytes. Blocks grow to 1 KiB after 16 KiB of prompt and to 4 KiB after 64 KiB: two prompts that
+// unitsOf is the size of block k in units of UnitBytes. Blocks grow to 1 KiB after 16 KiB of prompt and to 4 KiB after 64 KiB: two prompts that
 // part inside a block share up to 6 % more than is seen, and a prompt of 220 KB has 151 blocks where it would have 880.
 func unitsOf(k int) int {
 	switch {
@@ -31,7 +31,7 @@ func unitsOf(k int) int {
 	return largeUnits
 }
 
-// Blocks returns the chained hashes of the prompt of the request that s read last, and for each how many units of BlockBytes the prompt has
+// Blocks returns the chained hashes of the prompt of the request that s read last, and for each how many units of UnitBytes the prompt has
 // up to its end. Block i stands for everything up to its end, so the equal leading blocks of two requests are what they share. The trailing
 // run is hashed too, however short (E37). Empty for a form and where there is no prompt.
 //
@@ -122,7 +122,7 @@ func (h *hasher) span(sp span) {
 
 func (h *hasher) write(p []byte) {
 	for len(p) > 0 && len(h.s.blocks) < MaxBlocks {
-		size := unitsOf(len(h.s.blocks)) * BlockBytes
+		size := unitsOf(len(h.s.blocks)) * UnitBytes
 		if h.fill == 0 && len(p) >= size {
 			h.add(p[:size])
 			p = p[size:]
@@ -135,7 +135,7 @@ func (h *hasher) write(p []byte) {
 }
 
 func (h *hasher) filled(n int) {
-	if h.fill += n; h.fill == unitsOf(len(h.s.blocks))*BlockBytes {
+	if h.fill += n; h.fill == unitsOf(len(h.s.blocks))*UnitBytes {
 		h.add(h.s.tail[:h.fill])
 		h.fill = 0
 	}
@@ -152,6 +152,6 @@ func (h *hasher) add(p []byte) {
 	h.chain = x*0xd6e8feb86659fd93 + uint64(len(p))
 	h.chain ^= h.chain >> 29
 	h.s.blocks = append(h.s.blocks, h.chain)
-	h.units += int32((len(p) + BlockBytes - 1) / BlockBytes)
+	h.units += int32((len(p) + UnitBytes - 1) / UnitBytes)
 	h.s.ends = append(h.s.ends, h.units)
 }

@@ -40,13 +40,13 @@ func TestBlocksGrowWithTheConversation(t *testing.T) {
 		t.Errorf("second turn shares %d blocks of the first's %d, want all but the trailing one", got, len(one))
 	}
 	// The tag of the field is one byte.
-	if want := (len(turn(1)) - len(`{"model":"m","messages":}`) + 1 + BlockBytes - 1) / BlockBytes; len(one) != want {
+	if want := (len(turn(1)) - len(`{"model":"m","messages":}`) + 1 + UnitBytes - 1) / UnitBytes; len(one) != want {
 		t.Errorf("got %d blocks, want %d", len(one), want)
 	}
 }
 
 func TestBlocksKeepApart(t *testing.T) {
-	messages := `"messages":[{"role":"user","content":"` + strings.Repeat("a", 2*BlockBytes) + `"}]`
+	messages := `"messages":[{"role":"user","content":"` + strings.Repeat("a", 2*UnitBytes) + `"}]`
 	base := blocksOf(t, `{"model":"m",`+messages+`}`)
 	for name, other := range map[string][]uint64{
 		// E38: all that changes the prompt is part of the chain.
@@ -81,7 +81,7 @@ func TestBlocksKeepApart(t *testing.T) {
 
 // E37: what differs in the trailing partial block only.
 func TestTrailingBlockIsHashed(t *testing.T) {
-	body := `{"model":"m","messages":[{"content":"` + strings.Repeat("a", 2*BlockBytes) + `","image":"http://i/%d"}]}`
+	body := `{"model":"m","messages":[{"content":"` + strings.Repeat("a", 2*UnitBytes) + `","image":"http://i/%d"}]}`
 	a, b := blocksOf(t, fmt.Sprintf(body, 1)), blocksOf(t, fmt.Sprintf(body, 2))
 	if len(a) != 3 || shared(a, b) != 2 {
 		t.Errorf("got %d blocks, %d shared, want 3 and 2", len(a), shared(a, b))
@@ -89,7 +89,7 @@ func TestTrailingBlockIsHashed(t *testing.T) {
 }
 
 func TestSharedToolsAndSystemMatch(t *testing.T) {
-	long := strings.Repeat("x", 4*BlockBytes)
+	long := strings.Repeat("x", 4*UnitBytes)
 	a := blocksOf(t, `{"model":"m","messages":[1],"tools":["`+long+`"]}`)
 	b := blocksOf(t, `{"model":"m","tools":["`+long+`"],"messages":[2]}`)
 	if got := shared(a, b); got != 4 {
@@ -151,7 +151,7 @@ func TestBlocksGrow(t *testing.T) {
 	if want := smallBlocks + middleBlocks + large; len(blocks) != want || len(ends) != want {
 		t.Fatalf("got %d blocks and %d ends, want %d", len(blocks), len(ends), want)
 	}
-	for k, want := range map[int]int32{0: 1, 63: 64, 64: 68, 111: 256, 112: 272, len(ends) - 1: (prompt + 3 + BlockBytes - 1) / BlockBytes} {
+	for k, want := range map[int]int32{0: 1, 63: 64, 64: 68, 111: 256, 112: 272, len(ends) - 1: (prompt + 3 + UnitBytes - 1) / UnitBytes} {
 		if ends[k] != want {
 			t.Errorf("block %d ends at %d units, want %d", k, ends[k], want)
 		}

@@ -51,7 +51,7 @@ type Scratch struct {
 	seed   xxhash.Digest
 	blocks []uint64
 	ends   []int32
-	tail   [largeUnits * BlockBytes]byte
+	tail   [largeUnits * UnitBytes]byte
 }
 
 // Reset forgets the request and frees what was decoded for it. Blocks returned before are overwritten by the next use.

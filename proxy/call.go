@@ -180,7 +180,7 @@ func (c *call) understand() *openai.Error {
 		Streamed: req.Stream}
 	if c.scratch != nil && req.PromptBytes > 0 {
 		c.want.Blocks, c.want.Ends = c.scratch.Blocks(c.model)
-		c.want.BlockBytes = openai.BlockBytes
+		c.want.UnitBytes = openai.UnitBytes
 	}
 	switch c.path.Operation {
 	case "chat_completions", "completions", "responses", "messages":

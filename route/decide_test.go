@@ -19,7 +19,7 @@ func randomView(n int, seed uint64) *View {
 	s := &Snapshot{Version: 1, States: make([]State, n), Why: make([]string, n), Kinds: make([]int32, n), ReadAt: make([]float64, n),
 		Waiting: col(20), Running: col(100), KVUse: col(1), KVTokens: col(400_000)}
 	v := &View{Snapshot: s, Now: 100, Seed: r.Uint64(), StaleAfter: 2,
-		Request:  Request{Model: "m", Adapter: "a", PromptTokens: 2000, OutputTokens: 200, Blocks: 30, BlockTokens: 64, Affinity: r.Uint64()},
+		Request:  Request{Model: "m", Adapter: "a", PromptTokens: 2000, OutputTokens: 200, Units: 30, UnitTokens: 64, Affinity: r.Uint64()},
 		InFlight: col(50), Prefilling: col(5), Backlog: col(9000), Head: col(3000), HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: col(90_000),
 		SentSince: col(3), LastCold: make([]float64, n), EjectedUntil: make([]float64, n), Match: col(30),
 		Adapters: make([]Adapter, n), Tried: make([]bool, n),

@@ -65,10 +65,10 @@ func waitMS(dst Column, v *View) {
 	}
 }
 
-// uncached is the prompt tokens that an endpoint holding match blocks would have to compute, at least 1: the last token
+// uncached is the prompt tokens that an endpoint holding match units would have to compute, at least 1: the last token
 // always is.
 func (r *Request) uncached(match float32) float32 {
-	return max(r.PromptTokens-match*r.BlockTokens, 1)
+	return max(r.PromptTokens-match*r.UnitTokens, 1)
 }
 
 // prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where most of the prompt is held
@@ -87,7 +87,7 @@ func prefillMS(dst Column, v *View) {
 	}
 }
 
-// again is what computing held tokens again costs at an endpoint that holds match blocks, beyond what has been paid.
+// again is what computing held tokens again costs at an endpoint that holds match units, beyond what has been paid.
 func (v *View) again(match, least, rate, price float32) float32 {
 	ms := (v.Request.uncached(match) - least) * rate * price
 	if v.Request.Missed > 0 {
@@ -105,7 +105,7 @@ func (v *View) recompute() float32 {
 	return 1 + min(congestion*busy*busy/max(1-busy, .01), maxCongestion)
 }
 
-// bestMatch is the most blocks that a kept endpoint holds.
+// bestMatch is the most units that a kept endpoint holds.
 func (v *View) bestMatch() float32 {
 	most := float32(0)
 	for i, m := range v.Match {

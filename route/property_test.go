@@ -255,7 +255,7 @@ func TestBetterReadingNeverHurts(t *testing.T) {
 		"kvUse":   func(v *View, i int) { v.Snapshot.KVUse[i] *= .7 },
 		"backlog": func(v *View, i int) { v.Backlog[i] *= .7 },
 		"held":    func(v *View, i int) { v.Held[i] *= .7 },
-		"match":   func(v *View, i int) { v.Match[i] = min(v.Match[i]+3, float32(v.Request.Blocks)) },
+		"match":   func(v *View, i int) { v.Match[i] = min(v.Match[i]+3, float32(v.Request.Units)) },
 		"adapter": func(v *View, i int) { v.Adapters[i] = AdapterResident },
 	}
 	weights := allScorers().Weights()

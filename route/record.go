@@ -8,7 +8,7 @@ import (
 )
 
 // Record is one decision with everything it was made from: one line of JSON, what replay reads and what a bug report
-// attaches. It holds no prompt text, only its size, its block count and hashes.
+// attaches. It holds no prompt text, only its size and a hash of its beginning.
 type Record struct {
 	// ID is the request's x-request-id.
 	ID string `json:"id"`

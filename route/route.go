@@ -69,10 +69,10 @@ type Request struct {
 	PromptTokens float32 `json:"promptTokens"`
 	// OutputTokens is the expected output length in tokens: the pool's mean, or the request's limit if that is less.
 	OutputTokens float32 `json:"outputTokens"`
-	// Blocks is the number of prefix blocks the prompt was cut into, 0 when it has none.
-	Blocks int `json:"blocks"`
-	// BlockTokens is the estimated number of tokens in a prefix block.
-	BlockTokens float32 `json:"blockTokens"`
+	// Units is the prompt's length in the units in which prefixes are measured, 0 when it was not cut into prefix blocks.
+	Units int `json:"units"`
+	// UnitTokens is the estimated number of tokens in a unit.
+	UnitTokens float32 `json:"unitTokens"`
 	// Missed is the milliseconds that earlier requests with the same beginning would have saved, had more endpoints held it, as far as another
 	// copy has not been paid for by them.
 	Missed float32 `json:"missed,omitempty"`
@@ -85,7 +85,7 @@ type State uint16
 
 // The facts a State can hold. The zero State is an endpoint that may serve.
 const (
-	// NotReady marks an endpoint that cannot serve: unreachable, loading, or not yet asked for the first time.
+	// NotReady marks an endpoint that cannot serve: unreachable, loading or stalled. One that was not asked yet is stale instead.
 	NotReady State = 1 << iota
 	// Draining marks an endpoint that was taken out of traffic on purpose; it finishes what it has.
 	Draining
@@ -191,7 +191,7 @@ type View struct {
 	LastCold []float64 `json:"lastCold"`
 	// EjectedUntil is the time in seconds until which an endpoint that failed is left alone; 0 means not ejected.
 	EjectedUntil []float64 `json:"ejectedUntil"`
-	// Match is the number of leading prefix blocks of the request that the endpoint holds.
+	// Match is how much of the request's beginning the endpoint holds, in units.
 	Match Column `json:"match"`
 	// Adapters says how each endpoint stands to the request's adapter.
 	Adapters []Adapter `json:"adapters"`

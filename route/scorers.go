@@ -176,11 +176,11 @@ func kvShare(use float32) float32 {
 
 func nan() float32 { return float32(math.NaN()) }
 
-// scorePrefix is absolute: the share of the prompt's prefix blocks that the endpoint holds, 0 for a prompt without.
+// scorePrefix is absolute: the share of the prompt, in units, that the endpoint holds, 0 for a prompt without.
 func scorePrefix(dst Column, v *View) {
-	blocks := float32(max(v.Request.Blocks, 1))
+	units := float32(max(v.Request.Units, 1))
 	for i, match := range v.column(v.Match) {
-		dst[i] = min(match/blocks, 1)
+		dst[i] = min(match/units, 1)
 	}
 }
 

@@ -142,7 +142,7 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 // run runs any command but endpoints.
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	v := &s.view
-	v.Request = Request{Model: "m", PromptTokens: 1000, OutputTokens: 200, BlockTokens: 64}
+	v.Request = Request{Model: "m", PromptTokens: 1000, OutputTokens: 200, UnitTokens: 64}
 	v.Seed, v.Turn, v.Alone, v.Busy = 1, 0, 0, 0
 	profile, n := "latency", 6
 	var weights map[string]float64
@@ -185,8 +185,8 @@ func (s *script) setting(t *testing.T, key string, x float64, n *int) {
 		r.PromptTokens = float32(x)
 	case "output":
 		r.OutputTokens = float32(x)
-	case "blocks":
-		r.Blocks = int(x)
+	case "units":
+		r.Units = int(x)
 	case "affinity":
 		r.Affinity = uint64(x)
 	case "missed":

@@ -24,7 +24,7 @@ func (e *Explanation) WriteText(w io.Writer, v *View) error {
 }
 
 // Reason says in one short line of ASCII why d came out of v, for a response header and for logs: profile and total, how many
-// of all endpoints were as good, and how many of the request's prefix blocks the endpoint holds.
+// of all endpoints were as good, and how many of the request's units the endpoint holds.
 func (p *Profile) Reason(v *View, d Decision) string {
 	b := make([]byte, 0, 96)
 	b = append(b, p.Name...)
@@ -43,11 +43,11 @@ func (p *Profile) Reason(v *View, d Decision) string {
 	b = strconv.AppendInt(b, int64(d.Near), 10)
 	b = append(b, '/')
 	b = strconv.AppendInt(b, int64(v.Snapshot.Len()), 10)
-	if v.Request.Blocks > 0 && v.Match != nil {
+	if v.Request.Units > 0 && v.Match != nil {
 		b = append(b, "; match "...)
 		b = strconv.AppendInt(b, int64(v.Match[d.Endpoint]), 10)
 		b = append(b, '/')
-		b = strconv.AppendInt(b, int64(v.Request.Blocks), 10)
+		b = strconv.AppendInt(b, int64(v.Request.Units), 10)
 	}
 	if d.Blind {
 		b = append(b, "; blind"...)
@@ -78,8 +78,8 @@ func (t *explainer) name(i int32) string {
 
 func (t *explainer) request() {
 	r := &t.v.Request
-	t.line("request: model %q, %.0f prompt tokens in %d prefix blocks of %.0f, %.0f output tokens expected",
-		r.Model, r.PromptTokens, r.Blocks, r.BlockTokens, r.OutputTokens)
+	t.line("request: model %q, %.0f prompt tokens in %d units of %.0f, %.0f output tokens expected",
+		r.Model, r.PromptTokens, r.Units, r.UnitTokens, r.OutputTokens)
 	if r.Missed > 0 {
 		t.line("missed by requests with the same beginning: %s ms, which pay for a copy of it", short(r.Missed))
 	}

@@ -118,7 +118,7 @@ func (p *production) pick(now time.Duration, f *flight) int {
 		p.tried = append(p.tried, p.names[i])
 	}
 	lease, d := p.pool.Pick(now, &fleet.Request{Model: "sim", Adapter: f.request.Adapter, PromptBytes: prompt * bytesPerToken, Blocks: p.prefix,
-		Ends: p.ends, BlockBytes: unitBytes, Streamed: true, Tried: p.tried, Seed: p.rng.Uint64() | 1})
+		Ends: p.ends, UnitBytes: unitBytes, Streamed: true, Tried: p.tried, Seed: p.rng.Uint64() | 1})
 	f.lease = lease
 	if lease == nil {
 		return -1

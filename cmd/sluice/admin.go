@@ -74,7 +74,7 @@ type endpointStatus struct {
 	InFlight       int               `json:"inFlight"`
 	Prefilling     int               `json:"prefilling"`
 	BacklogTokens  float64           `json:"backlogTokens"`
-	PrefixBlocks   int               `json:"prefixBlocks"`
+	PrefixUnits    int               `json:"prefixUnits"`
 	Rate           route.Rate        `json:"rate"`
 	MissingMetrics []string          `json:"missingMetrics,omitempty"`
 }
@@ -106,6 +106,6 @@ func statusOf(e *fleet.Status) endpointStatus {
 	return endpointStatus{Name: e.Endpoint.Name, Host: e.Endpoint.Host, State: e.State, Why: e.Why, Engine: e.Engine, Kind: e.Kind,
 		Labels: e.Endpoint.Labels, Models: e.Models, Waiting: known(e.Reading.Waiting), Running: known(e.Reading.Running),
 		KVUse: known(e.Reading.KVUse), KVTokens: known(e.Reading.KVTokens), AgeSeconds: known(e.Age), InFlight: e.InFlight,
-		Prefilling: e.Prefilling, BacklogTokens: e.BacklogTokens, PrefixBlocks: e.PrefixBlocks, Rate: e.Rate,
+		Prefilling: e.Prefilling, BacklogTokens: e.BacklogTokens, PrefixUnits: e.PrefixUnits, Rate: e.Rate,
 		MissingMetrics: e.MissingMetrics}
 }
