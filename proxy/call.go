@@ -33,6 +33,7 @@ type call struct {
 	want  fleet.Request
 
 	body    *openai.Body
+	unread  bool // the client may be sending a body that nobody wants any longer
 	scratch *openai.Scratch
 
 	from     time.Duration // when limits on the answer begin
@@ -80,7 +81,19 @@ func (c *call) fail(e *openai.Error) {
 		c.broken = true
 		return
 	}
+	c.leaveUnread()
 	openai.WriteError(c.w, e)
+}
+
+// unreadPatience is how long a client may go on sending a body that is not wanted, before it is answered.
+const unreadPatience = 2 * time.Second
+
+// leaveUnread bounds what net/http does before an answer goes out early: it takes what is left of a body, up to 256 KiB, because many clients send
+// all of it before they read, and waits for that without end.
+func (c *call) leaveUnread() {
+	if c.unread {
+		_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(unreadPatience))
+	}
 }
 
 // read takes the body into memory. Nothing is read before the path and the method are known to be good, so that a client that
@@ -100,13 +113,14 @@ func (c *call) read() *openai.Error {
 	}
 	body, err := openai.ReadBody(src, c.r.ContentLength, c.set.MaxBodyBytes, c.set.budget)
 	if p, ok := src.(*patient); ok {
-		p.done()
+		p.done(err == nil)
 	}
 	switch {
 	case err == nil:
-		c.body = body
+		c.body, c.unread = body, false
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded):
+		c.unread = false // the deadline that has passed stays, and ends all reading
 		return openai.InvalidRequest.Errorf("no byte of the request body came for %v", c.set.IdleTimeout)
 	case c.r.Context().Err() != nil:
 		return openai.ClientGone.Errorf("the client left while it sent the request body")
@@ -146,12 +160,12 @@ func (p *patient) Read(buf []byte) (int, error) {
 	return n, err
 }
 
-// done leaves no deadline behind for what comes next on the connection.
-func (p *patient) done() {
+// done ends the wait. A whole body leaves no deadline behind for what comes next on the connection.
+func (p *patient) done(whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
-	if p.slow {
+	if p.slow && whole {
 		_ = p.control.SetReadDeadline(time.Time{})
 	}
 }

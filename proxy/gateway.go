@@ -164,7 +164,7 @@ func (g *Gateway) Close() { g.transports.closeIdle() }
 
 // ServeHTTP serves one request.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := &call{g: g, w: w, r: r, set: g.settings.Load(), start: g.now()}
+	c := &call{g: g, w: w, r: r, set: g.settings.Load(), start: g.now(), unread: r.Body != nil && r.Body != http.NoBody}
 	c.takeID()
 	if g.local(c) {
 		return

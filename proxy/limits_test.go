@@ -327,29 +327,79 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// A client that stops sending its body holds memory for what it sent, and not for ever.
+// A client that stops sending its body holds memory for what it sent, and neither that nor its connection for ever, whatever size it
+// announced.
 func TestSlowBody(t *testing.T) {
-	inWorld(t, Options{IdleTimeout: 30 * time.Second}, []http.HandlerFunc{says("a")}, func(w *world) {
+	f := func(head string, took time.Duration, status int, text string) {
+		t.Helper()
+		inWorld(t, Options{IdleTimeout: 30 * time.Second, MaxBodyBytes: 1 << 30, OpenPaths: []string{"/open"}}, []http.HandlerFunc{says("a")}, func(w *world) {
+			c, err := w.net.dial(w.t.Context(), "", "front:80")
+			if err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			go func() { _, _ = io.WriteString(c, head+"\r\n\r\n{\"model\"") }()
+			synctest.Wait()
+			if n := w.g.settings.Load().budget.Used(); n > 1<<20 {
+				t.Errorf("%s: got %d bytes held for 8 that came, want at most 1 MiB", head, n)
+			}
+			in := bufio.NewReader(c)
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode != status || !strings.Contains(string(body), text) {
+				t.Errorf("%s: got %d %q, want %d that says %s", head, resp.StatusCode, body, status, text)
+			}
+			wantTook(t, time.Since(began), took)
+			if _, err := in.ReadByte(); err == nil { // until the gateway hangs up
+				t.Errorf("%s: got more than one answer", head)
+			}
+			if late := time.Since(began) - took; late > 10*time.Second {
+				t.Errorf("%s: the connection stayed for %v after the answer", head, late)
+			}
+			_ = c.Close()
+		})
+	}
+	for _, length := range []int{9, 1000, 200_000, 200_000_000} {
+		f(fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d", chatPath, length), 30*time.Second, 400, "30s")
+	}
+	f("POST /open HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n20", 30*time.Second, 400, "30s")
+	const announced = " HTTP/1.1\r\nHost: x\r\nContent-Length: 1000"
+	f("POST /closed"+announced, 2*time.Second, 404, "closed")
+	f("PUT "+chatPath+announced, 2*time.Second, 405, "POST")
+	f("POST /healthz"+announced, 2*time.Second, 200, "ok")
+	f("GET /v1/models"+announced, 2*time.Second, 200, "list")
+	f("POST /closed HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000", 0, 404, "closed")
+	f("POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000000", 0, 413, "")
+}
+
+// A client that sends its whole body before it reads gets its answer though nobody wanted the body, and may go on with its connection.
+func TestUnreadBody(t *testing.T) {
+	inWorld(t, Options{}, []http.HandlerFunc{says("a")}, func(w *world) {
 		c, err := w.net.dial(w.t.Context(), "", "front:80")
 		if err != nil {
 			t.Fatal(err)
 		}
-		began := time.Now()
-		_, _ = io.WriteString(c, "POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 200000000\r\n\r\n{\"model\":")
-		synctest.Wait()
-		if n := w.g.settings.Load().budget.Used(); n > 1<<20 {
-			t.Errorf("got %d bytes held for 9 that came, want at most 1 MiB", n)
+		in := bufio.NewReader(c)
+		ask := func(path, body string, status int) {
+			t.Helper()
+			_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n", path, len(body))
+			_, _ = io.WriteString(c, body)
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			if resp.StatusCode != status {
+				t.Errorf("%s: got %d, want %d", path, resp.StatusCode, status)
+			}
 		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
+		ask("/closed", strings.Repeat("x", 100_000), 404)
+		<-time.After(time.Minute) // no deadline is left on the connection
+		ask(chatPath, plainBody, 200)
 		_ = c.Close()
-		if resp.StatusCode != 400 || !strings.Contains(string(body), "30s") {
-			t.Errorf("got %d %q, want 400 that names the limit", resp.StatusCode, body)
-		}
-		wantTook(t, time.Since(began), 30*time.Second)
 	})
 }
 
