@@ -227,8 +227,5 @@ func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome) {
 		o.OutputTokens = u.Events()
 		return
 	}
-	m, pool := c.g.metrics, c.pool.Name()
-	m.prompt.WithLabelValues(pool, c.label).Add(float64(usage.PromptTokens))
-	m.cached.WithLabelValues(pool, c.label).Add(float64(usage.CachedTokens))
-	m.output.WithLabelValues(pool, c.label).Add(float64(usage.OutputTokens))
+	c.g.metrics.tokens.add(c.pool.Name(), c.label, usage)
 }

@@ -61,7 +61,7 @@ func (c *call) serve() {
 		c.fail(e)
 		return
 	}
-	c.g.metrics.inFlight.WithLabelValues(c.pool.Name()).Inc()
+	c.g.metrics.enter(c.pool.Name())
 	c.counted = true
 	lease := c.first()
 	c.g.metrics.decision.WithLabelValues(c.pool.Name()).Observe((c.g.now() - began).Seconds())
@@ -286,7 +286,7 @@ func (c *call) free() {
 	}
 }
 
-// finish lowers every counter, once, whatever happened before (E31).
+// finish lowers every counter, once, whatever happened before.
 func (c *call) finish() {
 	if c.finished {
 		return
@@ -301,14 +301,14 @@ func (c *call) finish() {
 		pool = c.pool.Name()
 	}
 	m, took := c.g.metrics, c.g.now()-c.start
-	if c.counted {
-		m.inFlight.WithLabelValues(pool).Dec()
-	}
 	if c.status == 0 {
 		c.status = http.StatusInternalServerError // a panic is on its way up
 	}
 	m.requests.WithLabelValues(pool, c.path.Operation, codeLabel(c.status)).Inc()
 	m.duration.WithLabelValues(pool, c.path.Operation).Observe(took.Seconds())
+	if c.counted {
+		m.leave(pool)
+	}
 	if log := c.g.log; log.Enabled(c.r.Context(), slog.LevelDebug) {
 		log.LogAttrs(c.r.Context(), slog.LevelDebug, "request", slog.String("x-request-id", c.id), slog.String("modelName", c.model),
 			slog.String("pool", pool), slog.String("operation", c.path.Operation), slog.String("endpoint", c.served), slog.Int("status", c.status),

@@ -289,6 +289,92 @@ func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 	}
 }
 
+// A pool that leaves while requests are in flight keeps its gauge until the last of them ends, and nothing of it comes back then. One that returns
+// meanwhile goes on counting.
+func TestPoolLeavesWithRequestsInFlight(t *testing.T) {
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	r := newRig(t, Options{}, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		arrived <- struct{}{}
+		<-goOn
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":3,"completion_tokens":2}}`)
+	})
+	const gauge = `sluice_in_flight{pool="pool"}`
+	apply := func(configs ...fleet.PoolConfig) {
+		r.f.Apply(configs, "")
+		r.g.Apply(Options{SelectModel: true})
+	}
+	want := func(step string, inFlight float64, there bool) {
+		t.Helper()
+		got := r.gather()
+		if n, ok := got[gauge]; n != inFlight || ok != there {
+			t.Errorf("%s: got %v in flight (series there: %v), want %v (%v)", step, n, ok, inFlight, there)
+		}
+		for key := range got {
+			if !there && strings.Contains(key, `pool="pool"`) {
+				t.Errorf("%s: got %s", step, key)
+			}
+		}
+	}
+	done := make(chan answer, 2)
+	begin := func() {
+		go func() { done <- r.post(plainBody) }()
+		<-arrived
+	}
+	end := func() {
+		t.Helper()
+		goOn <- struct{}{}
+		if a := <-done; a.status != 200 {
+			t.Errorf("got %d, want 200", a.status)
+		}
+	}
+	pool := fleet.PoolConfig{Name: "pool", Model: "m", Profile: route.RoundRobin(), Endpoints: []fleet.Endpoint{{Name: r.engines[0]}}}
+	begin()
+	apply()
+	want("gone, one in flight", 1, true)
+	apply(pool)
+	r.pool = r.f.Pools()[0]
+	r.pool.ObserveFailure(r.engines[0], fleet.NoMetrics, "none in tests")
+	begin()
+	want("back, one old and one new", 2, true)
+	end()
+	end()
+	begin()
+	apply()
+	end()
+	r.front.Close() // waits for the end of requests
+	want("gone, none in flight", 0, false)
+}
+
+// L06: an adapter that was unloaded everywhere leaves no series.
+func TestSeriesLeaveWithTheirAdapter(t *testing.T) {
+	r := newRig(t, Options{}, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":3,"completion_tokens":2}}`)
+	})
+	r.pool.ObserveModels(r.engines[0], "vllm", []fleet.Model{{ID: "m"}, {ID: "tuned", Parent: "m"}})
+	for _, model := range []string{"tuned", "m"} {
+		if a := r.post(`{"model":"` + model + `"}`); a.status != 200 {
+			t.Errorf("%s: got %d, want 200", model, a.status)
+		}
+	}
+	if n := r.gather()[`sluice_output_tokens_total{model="tuned",pool="pool"}`]; n != 2 {
+		t.Errorf("got %v tokens of the adapter, want 2", n)
+	}
+	r.pool.ObserveModels(r.engines[0], "vllm", []fleet.Model{{ID: "m"}})
+	got := r.gather()
+	for key := range got {
+		if strings.Contains(key, "tuned") {
+			t.Errorf("got %s after the adapter left", key)
+		}
+	}
+	if n := got[`sluice_output_tokens_total{model="m",pool="pool"}`]; n != 2 {
+		t.Errorf("got %v tokens of the base model, want 2", n)
+	}
+}
+
 // O13: every second decision is recorded, whole, and can be decided again.
 func TestRecords(t *testing.T) {
 	var records []*route.Record

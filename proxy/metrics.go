@@ -9,18 +9,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
 )
 
 // metrics is what the front door counts. Every label's values come from the configuration, from what engines list or from a table in the code,
-// never from a request (O02, O03).
+// never from a request.
 type metrics struct {
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
 	first     *prometheus.HistogramVec
 	decision  *prometheus.HistogramVec
-	prompt    *prometheus.CounterVec
-	cached    *prometheus.CounterVec
-	output    *prometheus.CounterVec
+	tokens    *tokens
 	moves     *prometheus.CounterVec
 	aborts    *prometheus.CounterVec
 	broken    *prometheus.CounterVec
@@ -28,7 +27,14 @@ type metrics struct {
 	decisions *decisions
 
 	mu    sync.Mutex
-	pools map[string]bool // those that have series
+	pools map[string]*poolSeries // those that have series
+}
+
+// poolSeries is what is known of a pool that has series. They stay while it has requests in flight, because those would bring them
+// back one by one.
+type poolSeries struct {
+	flying int
+	gone   bool // no longer in the fleet
 }
 
 // The labels.
@@ -56,51 +62,141 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 			longBuckets(), labelPool, labelOperation),
 		decision: histogram("decision_seconds", "Time to read a request's fields, hash its prompt and pick an endpoint.",
 			prometheus.ExponentialBuckets(10e-6, 2.5, 10), labelPool),
-		prompt:    counter("prompt_tokens_total", "Prompt tokens that engines reported, cached ones included.", labelPool, labelModel),
-		cached:    counter("cached_prompt_tokens_total", "Prompt tokens that engines reported as taken from cache.", labelPool, labelModel),
-		output:    counter("output_tokens_total", "Output tokens that engines reported.", labelPool, labelModel),
+		tokens: &tokens{fleet: g.fleet, seen: make(map[tokenLabels]bool),
+			prompt: counter("prompt_tokens_total", "Prompt tokens that engines reported, cached ones included.", labelPool, labelModel),
+			cached: counter("cached_prompt_tokens_total", "Prompt tokens that engines reported as taken from cache.", labelPool, labelModel),
+			output: counter("output_tokens_total", "Output tokens that engines reported.", labelPool, labelModel)},
 		moves:     counter("moves_total", "Requests taken from one endpoint to another before the first body byte, by reason.", labelPool, labelReason),
 		aborts:    counter("client_aborts_total", "Requests whose client left before the end of the answer.", labelPool, labelOperation),
 		broken:    counter("broken_answers_total", "Answers that ended early after their first body byte, by reason.", labelPool, labelReason),
 		inFlight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_in_flight", Help: "Requests being served, from decision to end."}, []string{labelPool}),
 		decisions: &decisions{fleet: g.fleet, counts: make(map[seat]*atomic.Uint64)},
-		pools:     make(map[string]bool),
+		pools:     make(map[string]*poolSeries),
 	}
 	bodies := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_request_body_bytes", Help: "Memory held for request bodies."},
 		func() float64 { return float64(g.settings.Load().budget.Used()) })
-	reg.MustRegister(m.requests, m.duration, m.first, m.decision, m.prompt, m.cached, m.output, m.moves, m.aborts, m.broken,
+	reg.MustRegister(m.requests, m.duration, m.first, m.decision, m.tokens, m.moves, m.aborts, m.broken,
 		m.inFlight, m.decisions, bodies)
 	return m
 }
 
-// longBuckets reach from a cached answer of a small model to an hour (O05).
+// longBuckets reach from a cached answer of a small model to an hour, since requests of twenty minutes are no exception.
 func longBuckets() []float64 {
 	return []float64{.01, .025, .05, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400, 3600}
 }
 
-// prune deletes the series of pools that the fleet no longer holds (O06), and touches those of its own so that they begin at 0.
+// prune deletes the series of pools that the fleet no longer holds, and touches those of its own so that they begin at 0.
 func (m *metrics) prune(f *fleet.Fleet) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	current := make(map[string]bool)
+	for _, p := range m.pools {
+		p.gone = true
+	}
 	for _, p := range f.Pools() {
-		current[p.Name()] = true
+		m.series(p.Name()).gone = false
 		m.inFlight.WithLabelValues(p.Name())
 	}
 	for pool := range m.pools {
-		if current[pool] {
+		m.forget(pool)
+	}
+}
+
+func (m *metrics) series(pool string) *poolSeries {
+	p := m.pools[pool]
+	if p == nil {
+		p = new(poolSeries)
+		m.pools[pool] = p
+	}
+	return p
+}
+
+// forget deletes the series of a pool that is gone and has nothing in flight.
+func (m *metrics) forget(pool string) {
+	if p := m.pools[pool]; !p.gone || p.flying > 0 {
+		return
+	}
+	delete(m.pools, pool)
+	match := prometheus.Labels{labelPool: pool}
+	for _, v := range []*prometheus.CounterVec{m.requests, m.moves, m.aborts, m.broken} {
+		v.DeletePartialMatch(match)
+	}
+	for _, v := range []*prometheus.HistogramVec{m.duration, m.first, m.decision} {
+		v.DeletePartialMatch(match)
+	}
+	m.inFlight.DeletePartialMatch(match)
+}
+
+// enter counts a request in flight; nothing may be counted under the pool's name before it.
+func (m *metrics) enter(pool string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.series(pool)
+	p.flying++
+	m.inFlight.WithLabelValues(pool).Set(float64(p.flying))
+}
+
+// leave is the counterpart of enter; nothing may be counted under the pool's name after it.
+func (m *metrics) leave(pool string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p := m.series(pool)
+	p.flying--
+	m.inFlight.WithLabelValues(pool).Set(float64(p.flying))
+	m.forget(pool)
+}
+
+// tokens counts what engines report, by the name that was asked for. It is a collector of its own because adapters are loaded and unloaded
+// without the front door being told: a scrape forgets names that the fleet no longer knows.
+type tokens struct {
+	fleet                  *fleet.Fleet
+	prompt, cached, output *prometheus.CounterVec
+
+	mu   sync.Mutex
+	seen map[tokenLabels]bool // those that have series
+}
+
+type tokenLabels struct{ pool, model string }
+
+func (t *tokens) add(pool, model string, u openai.Usage) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.seen[tokenLabels{pool, model}] = true
+	t.prompt.WithLabelValues(pool, model).Add(float64(u.PromptTokens))
+	t.cached.WithLabelValues(pool, model).Add(float64(u.CachedTokens))
+	t.output.WithLabelValues(pool, model).Add(float64(u.OutputTokens))
+}
+
+// Describe is part of prometheus.Collector.
+func (t *tokens) Describe(out chan<- *prometheus.Desc) {
+	t.prompt.Describe(out)
+	t.cached.Describe(out)
+	t.output.Describe(out)
+}
+
+// Collect is part of prometheus.Collector.
+func (t *tokens) Collect(out chan<- prometheus.Metric) {
+	known := map[string]bool{"": true} // under no name is counted what unknown models take
+	for _, name := range t.fleet.Names() {
+		known[name] = true
+	}
+	pools := make(map[string]bool)
+	for _, p := range t.fleet.Pools() {
+		pools[p.Name()] = true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for l := range t.seen {
+		if known[l.model] && pools[l.pool] {
 			continue
 		}
-		match := prometheus.Labels{labelPool: pool}
-		for _, v := range []*prometheus.CounterVec{m.requests, m.prompt, m.cached, m.output, m.moves, m.aborts, m.broken} {
-			v.DeletePartialMatch(match)
+		delete(t.seen, l)
+		for _, v := range []*prometheus.CounterVec{t.prompt, t.cached, t.output} {
+			v.DeleteLabelValues(l.pool, l.model)
 		}
-		for _, v := range []*prometheus.HistogramVec{m.duration, m.first, m.decision} {
-			v.DeletePartialMatch(match)
-		}
-		m.inFlight.DeletePartialMatch(match)
 	}
-	m.pools = current
+	t.prompt.Collect(out)
+	t.cached.Collect(out)
+	t.output.Collect(out)
 }
 
 // seat is an endpoint in a pool.
