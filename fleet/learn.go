@@ -2,7 +2,6 @@ package fleet
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -207,12 +206,6 @@ func newMeans() means {
 func (m *means) uncached() float64      { return m.uncachedTokens }
 func (m *means) output() float64        { return m.outputTokens }
 func (m *means) bytesPerToken() float64 { return m.bytes / m.tokens }
-
-// blockTokens is how many tokens a prefix block of 256 bytes holds.
-func (m *means) blockTokens() float64 { return math.Max(blockBytes/m.bytesPerToken(), 1) }
-
-// blockBytes is the size of a prefix block that the index is sized for; the front doors cut prompts into the same.
-const blockBytes = 256
 
 func (m *means) sent(uncached float64) {
 	m.uncachedTokens = meanDecay*m.uncachedTokens + (1-meanDecay)*uncached

@@ -17,7 +17,7 @@ func teachPrefill(t *testing.T, p *Pool, name string, now float64, n int, ms flo
 		}
 	}
 	for range n {
-		l := pick(t, p, now, &Request{Model: "m", PromptBytes: 4000, UnitBytes: blockBytes, Streamed: true, Tried: others})
+		l := pick(t, p, now, &Request{Model: "m", PromptBytes: 4000, UnitBytes: unitBytes, Streamed: true, Tried: others})
 		now += ms // 1000 tokens
 		l.FirstByte(sec(now))
 		l.Done(sec(now), Outcome{})
@@ -202,7 +202,7 @@ func TestQueueingTeachesNoSlowness(t *testing.T) {
 	for range 30 {
 		var open []*Lease
 		for range 10 {
-			open = append(open, pick(t, p, now, &Request{Model: "m", PromptBytes: 4000, UnitBytes: blockBytes, Streamed: true}))
+			open = append(open, pick(t, p, now, &Request{Model: "m", PromptBytes: 4000, UnitBytes: unitBytes, Streamed: true}))
 		}
 		for _, l := range open {
 			now += .05
@@ -240,7 +240,7 @@ func TestBytesPerTokenIsLearned(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 5))
 	for range 300 {
 		bytes := 100 + r.IntN(20_000)
-		l := pick(t, p, 0, &Request{Model: "m", PromptBytes: bytes, UnitBytes: blockBytes, Streamed: true})
+		l := pick(t, p, 0, &Request{Model: "m", PromptBytes: bytes, UnitBytes: unitBytes, Streamed: true})
 		o := Outcome{PromptTokens: int(float64(bytes) / 2.5)}
 		if r.IntN(3) == 0 {
 			o.PromptTokens = 0 // an engine that does not say

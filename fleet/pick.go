@@ -106,6 +106,9 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	}
 	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, UnitTokens: unitTokens,
 		PromptTokens: max(float32(float64(r.PromptBytes)/p.means.bytesPerToken()), 1), OutputTokens: output}
+	if r.UnitBytes > 0 && r.UnitBytes != p.unitBytes {
+		p.measureIn(r.UnitBytes)
+	}
 	if n := len(r.Blocks); n > 0 {
 		v.Request.Units = int(p.endsOf(r)[n-1])
 		v.Request.Affinity = r.Blocks[min(n, affinityBlocks)-1]

@@ -33,6 +33,8 @@ type Pool struct {
 	spare []int // index slots to reuse
 	slots int
 	dirty bool
+	// unitBytes is Request.UnitBytes of the first request, 0 before.
+	unitBytes int
 
 	view    route.View
 	match   []int32
@@ -162,18 +164,30 @@ func (p *Pool) newEndpoint(e Endpoint) *endpoint {
 		ep.slot = p.slots
 		p.slots++
 	}
-	p.index.Resize(ep.slot, p.blocksFor(ep))
+	p.index.Resize(ep.slot, p.unitsFor(ep))
 	return ep
 }
 
-// blocksFor sizes an endpoint's share of the prefix index by its own cache, so that the index never believes in more than the
-// engine can hold.
-func (p *Pool) blocksFor(ep *endpoint) int {
+// unitsFor sizes an endpoint's share of the prefix index by its own cache, so that the index never believes in more than the
+// engine can hold. Until a request says how long a unit is there is nothing to hold.
+func (p *Pool) unitsFor(ep *endpoint) int {
+	if p.unitBytes == 0 {
+		return 0
+	}
 	tokens := ep.reading.KVTokens
 	if !(tokens > 0) {
 		tokens = defaultKVTokens
 	}
-	return int(min(tokens/p.means.blockTokens(), prefix.MaxUnits))
+	unitTokens := max(float64(p.unitBytes)/p.means.bytesPerToken(), 1)
+	return int(min(tokens/unitTokens, prefix.MaxUnits))
+}
+
+// measureIn takes over the unit that requests are measured in, which is the same for all of them.
+func (p *Pool) measureIn(unitBytes int) {
+	p.unitBytes = unitBytes
+	for _, ep := range p.rows {
+		p.index.Resize(ep.slot, p.unitsFor(ep))
+	}
 }
 
 // defaultKVTokens stands for a cache of unknown size: less than any GPU worth routing to.
@@ -240,7 +254,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	ep.sweep(now.Seconds(), p)
 	maps.DeleteFunc(ep.expected, func(_ string, sent float64) bool { return now.Seconds()-sent >= expectFor })
 	if resized {
-		p.index.Resize(ep.slot, p.blocksFor(ep))
+		p.index.Resize(ep.slot, p.unitsFor(ep))
 	}
 	p.dirty = true
 }

@@ -29,7 +29,7 @@ func BenchmarkPick(b *testing.B) {
 				const groups = 64
 				reqs := make([]Request, groups)
 				for g := range reqs {
-					reqs[g] = Request{Model: "m", PromptBytes: size << 10, UnitBytes: 256, Streamed: true}
+					reqs[g] = Request{Model: "m", PromptBytes: size << 10, UnitBytes: unitBytes, Streamed: true}
 					for k := range size * 4 {
 						reqs[g].Blocks = append(reqs[g].Blocks, uint64(g)<<32+uint64(k)+1)
 					}

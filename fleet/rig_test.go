@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// unitBytes is the unit of the requests in tests.
+const unitBytes = 256
+
 // sec is a time on the fleet's clock.
 func sec(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
@@ -52,8 +55,8 @@ func observeAll(p *Pool, now float64) {
 
 // prompt makes a streamed request of so many bytes whose blocks belong to conversation id, which is not 0.
 func prompt(id, bytes int) *Request {
-	r := &Request{Model: "m", PromptBytes: bytes, UnitBytes: blockBytes, Streamed: true}
-	for k := range bytes / blockBytes {
+	r := &Request{Model: "m", PromptBytes: bytes, UnitBytes: unitBytes, Streamed: true}
+	for k := range bytes / unitBytes {
 		r.Blocks = append(r.Blocks, uint64(id)<<32+uint64(k))
 	}
 	return r
@@ -61,7 +64,7 @@ func prompt(id, bytes int) *Request {
 
 // short makes a streamed request that has no prefix to share.
 func short() *Request {
-	return &Request{Model: "m", PromptBytes: 200, UnitBytes: blockBytes, Streamed: true}
+	return &Request{Model: "m", PromptBytes: 200, UnitBytes: unitBytes, Streamed: true}
 }
 
 // pick picks at a time in seconds and fails the test if nothing can serve.
