@@ -35,7 +35,7 @@ type Endpoint struct {
 	// MetricsPort and MetricsPath say where readings come from; 0 and empty mean the serving port and /metrics.
 	MetricsPort int
 	MetricsPath string
-	// TLS, when not nil, means https with these settings.
+	// TLS, when not nil, means https with these settings. Its ServerName is set: Name is an address, and certificates name hosts.
 	TLS *tls.Config
 	// H2C means HTTP/2 without TLS.
 	H2C bool

@@ -51,19 +51,9 @@ func newClient(e fleet.Endpoint, dial func(ctx context.Context, network, address
 		},
 	}
 	if e.TLS != nil {
-		c.transport.TLSClientConfig = e.TLS.Clone()
-		if c.transport.TLSClientConfig.ServerName == "" {
-			c.transport.TLSClientConfig.ServerName = hostOnly(e.Host)
-		}
+		c.transport.TLSClientConfig = e.TLS.Clone() // the transport writes its protocols there
 	}
 	return c
-}
-
-func hostOnly(hostport string) string {
-	if host, _, err := net.SplitHostPort(hostport); err == nil {
-		return host
-	}
-	return strings.Trim(hostport, "[]")
 }
 
 func (c *client) close() { c.transport.CloseIdleConnections() }

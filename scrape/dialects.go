@@ -91,7 +91,7 @@ func first(operands ...operand) []way {
 	return ways
 }
 
-// dialects is the table. To add an engine, add a row, a page of it under testdata/pages, and run the tests with -update.
+// dialects is the table. To add an engine, add a row, a page of it under testdata/pages, a line in pages.txt, and run the tests with -rewrite.
 //
 // Seconds and tokens of a pair must move at the same moments, since their ratio is learned between two scrapes. So decode time is the
 // sum of time between tokens where there is one, which grows with every token like the count of tokens does, and not the

@@ -15,7 +15,7 @@ const (
 	resultNoMetrics   = "no_metrics"
 )
 
-// metrics are the poller's own. Labels come from configuration and from the table of dialects.
+// metrics are the scraper's own. Labels come from configuration and from the table of dialects.
 type metrics struct {
 	scrapes *prometheus.CounterVec
 	seconds *prometheus.HistogramVec

@@ -24,7 +24,7 @@ type Found struct {
 	Models []fleet.Model
 }
 
-// Probe asks one endpoint once, as the poller would on first contact. It reports an error if the endpoint can't be reached, or neither
+// Probe asks one endpoint once, as the scraper would on first contact. It reports an error if the endpoint can't be reached, or neither
 // lists models nor shows metrics. It takes at most as long as ctx lets it, and 10 s.
 func Probe(ctx context.Context, e fleet.Endpoint) (Found, error) {
 	c := newClient(e, nil, askTimeout)

@@ -239,20 +239,11 @@ func (s *scanner) identity() (key uint64, own bool) {
 			own = string(p.value) == s.model
 			s.own = s.own || own
 		}
-		if !isCopy(s.d.copies, p.name) {
+		if !slices.ContainsFunc(s.d.copies, func(label string) bool { return label == string(p.name) }) {
 			key += maphash.Bytes(s.seed, p.name) ^ bits.RotateLeft64(maphash.Bytes(s.seed, p.value), 1)
 		}
 	}
 	return key, own
-}
-
-func isCopy(copies []string, name []byte) bool {
-	for _, c := range copies {
-		if string(name) == c {
-			return true
-		}
-	}
-	return false
 }
 
 // adapterSeries keeps the newest set of adapters: old label sets stay on the page for ever, and the value is the time at which each

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// worker polls one endpoint of one pool. But for asking, which may be slow and has a goroutine of its own, everything happens in its
+// worker scrapes one endpoint of one pool. But for asking, which may be slow and has a goroutine of its own, everything happens in its
 // one goroutine.
 type worker struct {
-	poller   *Poller
+	scraper  *Scraper
 	pool     *fleet.Pool
 	endpoint fleet.Endpoint
 	client   *client
@@ -68,10 +68,10 @@ const (
 	loudFailures = 2 // failed scrapes in a row that are worth a line
 )
 
-// start begins to poll an endpoint.
-func (p *Poller) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint) *worker {
+// start begins to scrape an endpoint.
+func (p *Scraper) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{poller: p, pool: pool, endpoint: e, cancel: cancel, done: make(chan struct{}), findings: make(chan finding, 1),
+	w := &worker{scraper: p, pool: pool, endpoint: e, cancel: cancel, done: make(chan struct{}), findings: make(chan finding, 1),
 		metrics: p.metrics.endpoint(pool.Name(), e.Name), log: p.opts.Log.With("pool", pool.Name(), "endpoint", e.Name),
 		timeout: p.timeout(pool.Config().StaleAfter), silentSince: -1, spare: linesAtOnce, spareAt: p.opts.Now(), state: resultOK,
 		found: finding{capacity: math.NaN()}, askAt: never}
@@ -80,7 +80,7 @@ func (p *Poller) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint) 
 	return w
 }
 
-func (w *worker) now() time.Duration { return w.poller.opts.Now() }
+func (w *worker) now() time.Duration { return w.scraper.opts.Now() }
 
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
@@ -95,7 +95,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		w.requests = append(w.requests, r)
 	}
-	timer := time.NewTimer(untilNext(w.endpoint.Name, w.now(), w.poller.opts.Interval))
+	timer := time.NewTimer(untilNext(w.endpoint.Name, w.now(), w.scraper.opts.Interval))
 	defer timer.Stop()
 	for {
 		w.ask(ctx)
@@ -106,7 +106,7 @@ func (w *worker) run(ctx context.Context) {
 			w.learn(f)
 		case <-timer.C:
 			w.turn(ctx)
-			timer.Reset(untilNext(w.endpoint.Name, w.now(), w.poller.opts.Interval))
+			timer.Reset(untilNext(w.endpoint.Name, w.now(), w.scraper.opts.Interval))
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (w *worker) run(ctx context.Context) {
 // turn is one scrape, or, of a server without metrics, one look whether it serves.
 func (w *worker) turn(ctx context.Context) {
 	config := w.pool.Config()
-	w.timeout, w.model = w.poller.timeout(config.StaleAfter), config.Model
+	w.timeout, w.model = w.scraper.timeout(config.StaleAfter), config.Model
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	sent := w.now()
@@ -122,8 +122,8 @@ func (w *worker) turn(ctx context.Context) {
 		w.without(ctx, w.firstWhy)
 		return
 	}
-	buf := w.poller.pages.Get().(*[]byte)
-	defer w.poller.pages.Put(buf)
+	buf := w.scraper.pages.Get().(*[]byte)
+	defer w.scraper.pages.Put(buf)
 	a, err := w.client.get(ctx, w.requests[w.path], maxPage, *buf)
 	*buf = a.body
 	w.metrics.took(w.now() - sent)
@@ -241,7 +241,7 @@ func (w *worker) without(ctx context.Context, why string) {
 		w.lost(ctx, err)
 	case path != "":
 		if w.now() >= w.withoutUntil {
-			w.withoutUntil = w.now() + w.poller.opts.AskInterval
+			w.withoutUntil = w.now() + w.scraper.opts.AskInterval
 		}
 		w.readyPath, w.read = path, false
 		why = "no metrics: " + why
@@ -280,7 +280,7 @@ func (w *worker) lost(ctx context.Context, err error) {
 	}
 	if _, same := w.client.metricsAddress(); far == refused && !same && w.now() >= w.withoutUntil {
 		w.firstWhy = why
-		w.withoutUntil = w.now() + w.poller.opts.AskInterval
+		w.withoutUntil = w.now() + w.scraper.opts.AskInterval
 		w.without(ctx, why)
 		return
 	}
@@ -364,7 +364,7 @@ func (w *worker) ask(ctx context.Context) {
 		return
 	}
 	w.busy = true
-	w.askAt = w.now() + w.poller.opts.AskInterval
+	w.askAt = w.now() + w.scraper.opts.AskInterval
 	engine := ""
 	if w.scanner != nil {
 		engine = w.scanner.d.engine

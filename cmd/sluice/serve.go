@@ -130,7 +130,7 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newFleetCollector(s.fleet, s.now))
-	poller, err := scrape.New(s.fleet, s.scrapeOptions(registry))
+	scraper, err := scrape.New(s.fleet, s.scrapeOptions(registry))
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	defer stop()
 	go s.watch(work)
 	go func() {
-		if err := poller.Run(work); err != nil && work.Err() == nil {
+		if err := scraper.Run(work); err != nil && work.Err() == nil {
 			log.Error("scraping ended", "error", err)
 		}
 	}()

@@ -159,7 +159,7 @@ const (
 	vllmModels = `{"object":"list","data":[{"id":"m","owned_by":"vllm","parent":null,"max_model_len":2048}]}`
 )
 
-// world is a fleet with one pool, polled in a bubble.
+// world is a fleet with one pool, scraped in a bubble.
 type world struct {
 	*wires
 	fleet    *fleet.Fleet
@@ -584,7 +584,7 @@ func TestPollerMembership(t *testing.T) {
 				t.Errorf("got %v, want no series of an endpoint that left", f)
 			}
 		}
-		// A flap faster than the poller looks.
+		// A flap faster than the scraper looks.
 		w.apply()
 		w.apply(ep("b:1"))
 		if s := w.after(400 * time.Millisecond)["b:1"]; s.State != "ready" {
@@ -713,11 +713,11 @@ func TestProbeTransports(t *testing.T) {
 		e    fleet.Endpoint
 		want string // part of the error, empty for none
 	}{
-		{"TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com:443", TLS: &tls.Config{RootCAs: roots}}, ""},
+		{"TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com:443", TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, ""},
 		{"h2c", fleet.Endpoint{Name: h2c.Listener.Addr().String(), H2C: true}, ""},
-		{"unknown authority", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com", TLS: &tls.Config{}}, "its certificate is not accepted"},
-		{"another name", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "engine.invalid", TLS: &tls.Config{RootCAs: roots}}, "its certificate is not accepted"},
-		{"TLS to plain", fleet.Endpoint{Name: plain.Listener.Addr().String(), TLS: &tls.Config{RootCAs: roots}}, "TLS fails"},
+		{"unknown authority", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com", TLS: &tls.Config{ServerName: "example.com"}}, "its certificate is not accepted"},
+		{"another name", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "engine.invalid", TLS: &tls.Config{RootCAs: roots, ServerName: "engine.invalid"}}, "its certificate is not accepted"},
+		{"TLS to plain", fleet.Endpoint{Name: plain.Listener.Addr().String(), TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, "TLS fails"},
 	} {
 		found, err := Probe(t.Context(), c.e)
 		switch {

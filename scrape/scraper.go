@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// Options are a poller's settings; the zero value is usable.
+// Options are a scraper's settings; the zero value is usable.
 type Options struct {
 	// Interval is the time between two scrapes of one endpoint; 0 means DefaultInterval.
 	Interval time.Duration
@@ -24,20 +24,20 @@ type Options struct {
 	Now func() time.Duration
 	// Log takes changes of state; nil means nowhere.
 	Log *slog.Logger
-	// Registerer takes the poller's own metrics; nil means nowhere.
+	// Registerer takes the scraper's own metrics; nil means nowhere.
 	Registerer prometheus.Registerer
 	// DialContext opens connections to endpoints; nil means the network.
 	DialContext func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// How often the poller looks after its pools.
+// How often the scraper looks after its pools.
 const (
 	tickEvery  = 100 * time.Millisecond
 	matchEvery = 2 // ticks between two comparisons of the fleet with the goroutines
 )
 
-// Poller keeps a fleet's readings fresh: one goroutine an endpoint, so that no endpoint waits for another.
-type Poller struct {
+// Scraper keeps a fleet's readings fresh: one goroutine an endpoint, so that no endpoint waits for another.
+type Scraper struct {
 	fleet   *fleet.Fleet
 	opts    Options
 	metrics *metrics
@@ -52,9 +52,9 @@ type place struct {
 	name string
 }
 
-// New makes a poller for a fleet. It reports an error if readings of a pool that the fleet has would be stale before the next ones arrive, or if its
+// New makes a scraper for a fleet. It reports an error if readings of a pool that the fleet has would be stale before the next ones arrive, or if its
 // metrics are registered already.
-func New(f *fleet.Fleet, opts Options) (*Poller, error) {
+func New(f *fleet.Fleet, opts Options) (*Scraper, error) {
 	if opts.Interval == 0 {
 		opts.Interval = DefaultInterval
 	}
@@ -77,12 +77,12 @@ func New(f *fleet.Fleet, opts Options) (*Poller, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Poller{fleet: f, opts: opts, metrics: m, pages: sync.Pool{New: func() any { return new([]byte) }},
+	return &Scraper{fleet: f, opts: opts, metrics: m, pages: sync.Pool{New: func() any { return new([]byte) }},
 		workers: make(map[place]*worker), warned: make(map[*fleet.Pool]time.Duration)}, nil
 }
 
-// Run polls until ctx ends, and returns nil when every goroutine has ended too. Call it once.
-func (p *Poller) Run(ctx context.Context) error {
+// Run scrapes until ctx ends, and returns nil when every goroutine has ended too. Call it once.
+func (p *Scraper) Run(ctx context.Context) error {
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -102,7 +102,7 @@ func (p *Poller) Run(ctx context.Context) error {
 }
 
 // match makes the goroutines those of the fleet's endpoints: it starts and stops them, and restarts what is reached otherwise than before.
-func (p *Poller) match(ctx context.Context) {
+func (p *Scraper) match(ctx context.Context) {
 	want := make(map[place]fleet.Endpoint)
 	pools := p.fleet.Pools()
 	for _, pool := range pools {
@@ -128,7 +128,7 @@ func (p *Poller) match(ctx context.Context) {
 }
 
 // check says once when a pool that came later has a limit too low for the interval.
-func (p *Poller) check(pool *fleet.Pool) {
+func (p *Scraper) check(pool *fleet.Pool) {
 	limit := pool.Config().StaleAfter
 	err := CheckIntervals(p.opts.Interval, limit)
 	if err != nil && p.warned[pool] != limit {
@@ -138,7 +138,7 @@ func (p *Poller) check(pool *fleet.Pool) {
 }
 
 // stop ends workers and waits for them; a worker ends as soon as its context does, whatever its endpoint is doing.
-func (p *Poller) stop(which func(place) bool) {
+func (p *Scraper) stop(which func(place) bool) {
 	var ended []*worker
 	for at, w := range p.workers {
 		if which(at) {
@@ -160,14 +160,14 @@ func (p *Poller) stop(which func(place) bool) {
 	}
 }
 
-// sameReach reports whether two endpoints are reached and understood in the same way. Labels and draining are nothing to a poller.
+// sameReach reports whether two endpoints are reached and understood in the same way. Labels and draining are nothing to a scraper.
 func sameReach(a, b *fleet.Endpoint) bool {
 	return a.Name == b.Name && a.Host == b.Host && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort && a.MetricsPath == b.MetricsPath &&
 		a.TLS == b.TLS && a.H2C == b.H2C && a.APIKey == b.APIKey
 }
 
 // timeout is how long a scrape may take: as long as it does no harm, since a busy engine answers late.
-func (p *Poller) timeout(staleAfter time.Duration) time.Duration {
+func (p *Scraper) timeout(staleAfter time.Duration) time.Duration {
 	return max(p.opts.Interval, min(time.Second, staleAfter/2))
 }
 
