@@ -33,12 +33,12 @@ func unitsOf(k int) int {
 
 // Blocks returns the chained hashes of the prompt of the request that s read last, and for each how many units of UnitBytes the prompt has
 // up to its end. Block i stands for everything up to its end, so the equal leading blocks of two requests are what they share. The trailing
-// run is hashed too, however short (E37). Empty for a form and where there is no prompt.
+// run is hashed too, however short: requests may differ in nothing else, as with an image's address. Empty for a form and where there is no prompt.
 //
 // The chain starts from model (the name that is served: an adapter's, or what an alias resolves to) and from the fields that
 // change the prompt as a whole:
 // previous_response_id, cache_salt, chat_template, chat_template_kwargs, reasoning_effort, reasoning, mm_processor_kwargs
-// and truncate_prompt_tokens (E38). Then come, whatever their order in the body, as one stream of bytes: tools, functions,
+// and truncate_prompt_tokens, since engines share no cache across those. Then come, whatever their order in the body, as one stream of bytes: tools, functions,
 // system, instructions, documents, prompt, messages, input, query, texts, text_1, text_2, suffix. That is the order in
 // which chat templates place them. response_format and tool_choice stay out: they bind the output, and agents change
 // tool_choice from turn to turn while the prefix stays in the engine's cache.

@@ -87,7 +87,7 @@ func sizeClass(size int64) int {
 }
 
 // A Body is a request body held in memory in segments. Its bytes never change, so any number of readers can send it to
-// any number of endpoints in turn (B09). A body of known length up to 1 MiB is one segment; a longer one, or one of
+// any number of endpoints in turn, each getting what the client sent. A body of known length up to 1 MiB is one segment; a longer one, or one of
 // unknown length, grows by segments that are never copied together.
 type Body struct {
 	parts  [][]byte // filled bytes, in order; none is empty

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// readForm walks over all parts of a form, so that the model is found wherever it stands (B24) and a body that ends early
+// readForm walks over all parts of a form, so that the model is found wherever it stands, also after a large file, and a body that ends early
 // or lacks its boundary is an error.
 func (r *Request) readForm(b *Body, boundary string) error {
 	src := b.Reader()

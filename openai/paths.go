@@ -4,7 +4,7 @@ import "strings"
 
 // A Path says what kind of call a URL path is.
 type Path struct {
-	// Operation names the kind of call for metric labels; one of a fixed, small set (O14, O03).
+	// Operation names the kind of call for metric labels; one of a fixed, small set, whatever paths clients try.
 	Operation string
 	// Body is true when the call carries a body with a model in it; otherwise Read has nothing to read.
 	Body bool
@@ -13,7 +13,7 @@ type Path struct {
 }
 
 // PathOf looks a URL path (decoded, without query) up in the one table of paths that are open to clients. One trailing
-// slash is tolerated (B22). What is not in the table is closed: engines serve their administration (loading adapters,
+// slash is tolerated, as some clients add one. What is not in the table is closed: engines serve their administration (loading adapters,
 // resetting caches, sleeping, profiling) on the same port.
 func PathOf(path string) (Path, bool) {
 	path = strings.TrimSuffix(path, "/")

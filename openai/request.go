@@ -22,12 +22,12 @@ type Request struct {
 	// Model is the name in the body, unescaped; empty when the body has none (a model that is there and unusable is an
 	// error of Read).
 	Model string
-	// Stream is what the body asks for; null and absent are false (B20).
+	// Stream is what the body asks for; null and absent are false, as engines take them.
 	Stream bool
 	// OutputLimit is the largest number of output tokens asked for, -1 when the body sets none. Of several names the one
 	// that engines prefer counts: max_completion_tokens, then max_tokens, then max_output_tokens.
 	OutputLimit int
-	// PreviousResponseID names the stored response that this request continues; only the endpoint that holds it can (Q01).
+	// PreviousResponseID names the stored response that this request continues; only the endpoint that holds it can.
 	PreviousResponseID string
 	// PromptBytes counts the bytes of all fields that reach the prompt, as they stand in the body. MediaBytes is the part
 	// of it that is base64 media or an uploaded file, whose tokens don't grow with its bytes: estimate text from the rest.
@@ -180,16 +180,16 @@ func rarestField(key []byte) field {
 //
 // A JSON body is accepted exactly when encoding/json accepts it as one object, with white space around it, except where
 // readers differ and so the gateway could route what the engine reads otherwise. All of these are 400:
-//   - a byte-order mark (Z02), NaN and Infinity, text or a second object after the object (Z03);
+//   - a byte-order mark, NaN and Infinity, text or a second object after the object;
 //   - invalid UTF-8, which some readers replace and some refuse;
-//   - model given more than once with different values (B11), or more than four times at all. Of any other repeated field
+//   - model given more than once with different values, or more than four times at all. Of any other repeated field
 //     the last one counts, as it does in every engine;
-//   - a model that is not a string, is empty, is over MaxModelBytes, or holds a lone surrogate or a control character
-//     (Z06); a lone surrogate in a top-level key.
+//   - a model that is not a string, is empty, is over MaxModelBytes, or holds a lone surrogate or a control character;
+//     a lone surrogate in a top-level key.
 //
-// Names of fields are matched exactly (B10) after unescaping. A missing model is not an error: the caller knows whether a
-// header can stand in. Nothing but these fields is judged; the rest is the engine's to refuse (B16 to B20). Nesting is
-// bounded at encoding/json's 10 000 levels, numbers have no bound (Z04).
+// Names of fields are matched exactly, in case too, after unescaping. A missing model is not an error: the caller knows whether a
+// header can stand in. Nothing but these fields is judged; the rest is the engine's to refuse. Nesting is
+// bounded at encoding/json's 10 000 levels, numbers have no bound.
 //
 // multipart/form-data is read for its model and stream parts. A body with one Content-Encoding of gzip, deflate, br or
 // zstd is decoded to be read, under the same limit and budget as the body itself.

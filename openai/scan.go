@@ -259,7 +259,7 @@ func (s *scanner) literal(word string) bool {
 	return true
 }
 
-// number follows the grammar of JSON; its size is of no interest (Z04). Whole numbers without a sign, which is what lists
+// number follows the grammar of JSON; its size is of no interest, since it is the engine that reads it. Whole numbers without a sign, which is what lists
 // of token ids hold, are passed over in one short loop.
 func (s *scanner) number() bool {
 	i := wholeNumber(s.p, s.i)

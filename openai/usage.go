@@ -36,7 +36,7 @@ type UsageReader struct {
 }
 
 // counter is one number in a usage object; each keeps its largest value, because engines repeat usage and some count up
-// in every event (S07).
+// in every event.
 type counter int
 
 const (
@@ -50,7 +50,7 @@ const (
 )
 
 // NewUsageReader makes a reader for an event stream (sse) or for a plain JSON reply; go by the reply's Content-Type, not by
-// what the request asked for (S16).
+// what the request asked for: an error comes as plain JSON where a stream was asked for.
 func NewUsageReader(sse bool) *UsageReader {
 	return &UsageReader{sse: sse}
 }
@@ -79,7 +79,7 @@ func (u *UsageReader) Close() error {
 	return nil
 }
 
-// Usage is what has been seen so far. Of repeated counts the largest stands, they are never added (S07).
+// Usage is what has been seen so far. Of repeated counts the largest stands, they are never added: engines repeat them.
 func (u *UsageReader) Usage() Usage {
 	c := &u.counts
 	return Usage{
@@ -161,7 +161,7 @@ func (u *UsageReader) line(p []byte) {
 	}
 }
 
-// event reads usage at the top of an event, or one level down: in response (S04) or in message (the messages API).
+// event reads usage at the top of an event, or one level down: in response (the responses API) or in message (the messages API).
 func (u *UsageReader) event(p []byte) {
 	c := u.begin(p)
 	_ = c.object(func(key span, _ bool) bool {
@@ -203,7 +203,8 @@ func (u *UsageReader) end() {
 
 func (u *UsageReader) text(sp span) []byte { return u.parts[0][sp.start:sp.end] }
 
-// usage reads a usage object, the scanner standing before it. Anything else in its place is passed over (B14).
+// usage reads a usage object, the scanner standing before it. Anything else in its place is passed over: what an engine writes must
+// never break a stream.
 func (u *UsageReader) usage() bool {
 	c := &u.scan
 	if c.space() != '{' {
