@@ -185,7 +185,8 @@ func (c *call) understand() *openai.Error {
 	if c.model == "" {
 		c.model = c.r.Header.Get(headerModel)
 	}
-	target, e := c.target()
+	h := c.holder(&req)
+	target, e := c.target(h)
 	if e != nil {
 		return e
 	}
@@ -202,7 +203,7 @@ func (c *call) understand() *openai.Error {
 		c.want.MaxOutput = 1 // nothing is generated token by token
 	}
 	c.want.Record = c.set.Record != nil && c.set.Sample != nil && c.set.Sample(c.id)
-	c.pin(&req)
+	c.pin(h)
 	return nil
 }
 
@@ -214,9 +215,12 @@ func promptBytes(r *openai.Request) int {
 	return int(r.PromptBytes - r.MediaBytes + min(r.MediaBytes, mediaBytes))
 }
 
-// target finds the pool for the model.
-func (c *call) target() (fleet.Target, *openai.Error) {
+// target finds the pool: the one that holds the response that the request is about, if there is one, else that for the model.
+func (c *call) target(h holder) (fleet.Target, *openai.Error) {
 	f := c.g.fleet
+	if p := c.holding(h); p != nil {
+		return fleet.Target{Pool: p}, nil
+	}
 	target, ok := f.Lookup(c.model)
 	if ok {
 		c.label = c.model

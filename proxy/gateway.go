@@ -108,7 +108,7 @@ func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.D
 	g.pieces.New = func() any { return newBuffer(pieceSize) }
 	g.lines.New = func() any { return newBuffer(lineSize) }
 	g.cut, g.cutOff = context.WithCancel(context.Background())
-	g.stored.endpoints = make(map[string]string)
+	g.stored.holders = make(map[string]holder)
 	g.Apply(o)
 	g.metrics = newMetrics(reg, g)
 	g.metrics.prune(f)

@@ -123,13 +123,39 @@ func TestStoredResponses(t *testing.T) {
 	r.do(req).want(t, 200, `{"from":"b"}`)
 }
 
-func TestStoredResponsesAreBounded(t *testing.T) {
-	s := stored{endpoints: make(map[string]string)}
-	for i := range maxStored + 10 {
-		s.put(fmt.Sprint(i), "e")
+// Q01: a response that this gateway had made tells its pool, too: what is about it names no model.
+func TestStoredResponsesOfTwoPools(t *testing.T) {
+	r := twoPools(t, Options{}, "")
+	engine := startEngine(t, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"id":"resp_1","method":"`+req.Method+`"}`)
+	})
+	b := r.f.Pools()[1]
+	b.SetEndpoints([]fleet.Endpoint{{Name: engine}})
+	b.ObserveFailure(engine, fleet.NoMetrics, "none in tests")
+	r.do(r.request(http.MethodPost, "/v1/responses", `{"model":"b","input":"x"}`)).want(t, 200, `{"id":"resp_1","method":"POST"}`)
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		r.do(r.request(method, "/v1/responses/resp_1", "")).want(t, 200, `{"id":"resp_1","method":"`+method+`"}`)
+		req := r.request(method, "/v1/responses/resp_1", "")
+		req.Header.Set(headerModel, "a") // the response knows better where it is
+		r.do(req).want(t, 200, `{"id":"resp_1","method":"`+method+`"}`)
 	}
-	if len(s.endpoints) != maxStored || s.get("9") != "" || s.get("10") != "e" || s.get(fmt.Sprint(maxStored+9)) != "e" {
-		t.Errorf("got %d remembered and %q for the tenth, want %d and the oldest forgotten", len(s.endpoints), s.get("9"), maxStored)
+	r.do(r.request(http.MethodPost, "/v1/responses/resp_1/cancel", "")).want(t, 200, `{"id":"resp_1","method":"POST"}`)
+	// To continue a response under a model of another pool is that pool's to refuse.
+	r.do(r.request(http.MethodPost, "/v1/responses", `{"model":"a","previous_response_id":"resp_1"}`)).want(t, 200, `{"from":"a"}`)
+	r.f.Apply([]fleet.PoolConfig{r.f.Pools()[0].Config(), {Name: "c", Model: "c"}}, "")
+	r.do(r.request(http.MethodGet, "/v1/responses/resp_1", "")).wantError(t, 400, "invalid_request") // its pool is gone
+}
+
+func TestStoredResponsesAreBounded(t *testing.T) {
+	s := stored{holders: make(map[string]holder)}
+	here := holder{"pool", "e"}
+	for i := range maxStored + 10 {
+		s.put(fmt.Sprint(i), here)
+	}
+	if len(s.holders) != maxStored || s.get("9") != (holder{}) || s.get("10") != here || s.get(fmt.Sprint(maxStored+9)) != here {
+		t.Errorf("got %d remembered and %q for the tenth, want %d and the oldest forgotten", len(s.holders), s.get("9"), maxStored)
 	}
 }
 

@@ -4,56 +4,79 @@ import (
 	"bytes"
 	"sync"
 
+	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/openai"
 )
 
 // maxStored bounds how many responses' endpoints are remembered. What is forgotten is searched for.
 const maxStored = 1 << 16
 
-// stored remembers which endpoint holds which response of the responses API, so that a call about one goes there (Q01).
+// stored remembers who holds which response of the responses API: an engine knows only those that it made itself, so a call about one must
+// go there.
 type stored struct {
-	mu        sync.Mutex
-	endpoints map[string]string
-	order     []string // a ring of the identifiers, oldest at next once it is full
-	next      int
+	mu      sync.Mutex
+	holders map[string]holder
+	order   []string // a ring of the identifiers, oldest at next once it is full
+	next    int
 }
 
-func (s *stored) put(id, endpoint string) {
+// holder is the endpoint that holds a response, and its pool; empty when that isn't known.
+type holder struct{ pool, endpoint string }
+
+func (s *stored) put(id string, h holder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, ok := s.endpoints[id]; !ok {
+	if _, ok := s.holders[id]; !ok {
 		if len(s.order) < maxStored {
 			s.order = append(s.order, id)
 		} else {
-			delete(s.endpoints, s.order[s.next])
+			delete(s.holders, s.order[s.next])
 			s.order[s.next] = id
 			s.next = (s.next + 1) % maxStored
 		}
 	}
-	s.endpoints[id] = endpoint
+	s.holders[id] = h
 }
 
-func (s *stored) get(id string) string {
+func (s *stored) get(id string) holder {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.endpoints[id]
+	return s.holders[id]
 }
 
-// pin has the first pick leave out every endpoint but the one that holds the response that the request is about or continues.
-func (c *call) pin(req *openai.Request) {
+// holder looks up who holds the response that the request is about or continues.
+func (c *call) holder(req *openai.Request) holder {
 	id := req.PreviousResponseID
 	if c.path.Stateful {
 		id = openai.ResponseID(c.r.URL.Path)
 	}
 	if id == "" {
-		return
+		return holder{}
 	}
-	holder := c.g.stored.get(id)
-	if holder == "" {
+	return c.g.stored.get(id)
+}
+
+// holding is the pool of the holder of the response that the request is about, nil when it is about none, or one whose pool isn't known or
+// has left. A request that only continues a response names a model, and the pool goes by that.
+func (c *call) holding(h holder) *fleet.Pool {
+	if !c.path.Stateful {
+		return nil
+	}
+	for _, p := range c.g.fleet.Pools() {
+		if p.Name() == h.pool {
+			return p
+		}
+	}
+	return nil
+}
+
+// pin has the first pick leave out every endpoint but the holder.
+func (c *call) pin(h holder) {
+	if h.pool != c.pool.Name() {
 		return
 	}
 	for _, name := range c.pool.Snapshot().Names {
-		if name != holder {
+		if name != h.endpoint {
 			c.want.Tried = append(c.want.Tried, name)
 		}
 	}
@@ -66,7 +89,7 @@ func (c *call) store(a *attempt) {
 		return
 	}
 	if id := responseID((*a.buf)[:a.n]); id != "" {
-		c.g.stored.put(id, a.lease.Endpoint.Name)
+		c.g.stored.put(id, holder{c.pool.Name(), a.lease.Endpoint.Name})
 	}
 }
 
