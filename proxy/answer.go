@@ -59,10 +59,14 @@ type copier struct {
 func (c *call) deliver(a *attempt) {
 	c.current = a
 	c.free()
+	now, ok := c.g.now(), a.resp.StatusCode < 300
 	a.mu.Lock()
 	a.told = true
+	if a.phase == held { // its idle limit begins here
+		a.phase = begun
+		a.lastByte.Store(int64(now))
+	}
 	a.mu.Unlock()
-	now, ok := c.g.now(), a.resp.StatusCode < 300
 	if ok && (a.sse || !c.want.Streamed) {
 		a.lease.FirstByte(now) // E41; an error comes fast and says nothing of speed
 	}

@@ -22,6 +22,7 @@ type phase uint8
 const (
 	waiting phase = iota // for the first body byte
 	begun                // it is there: the answer is this endpoint's
+	held                 // it is there, and says to try elsewhere: kept while others are tried
 	over                 // given up or ended
 )
 
@@ -147,15 +148,19 @@ func (c *call) engineRequest(a *attempt) *http.Request {
 	return out
 }
 
-// begin makes the answer this endpoint's, unless the watcher gave the attempt up a moment ago.
+// begin makes the answer this endpoint's.
 func (a *attempt) begin() {
-	now := a.c.g.now()
-	a.lastByte.Store(int64(now))
+	a.lastByte.Store(int64(a.c.g.now()))
+	a.turn(waiting, begun)
+}
+
+// turn takes the attempt from one phase to the next, unless the watcher gave it up a moment ago.
+func (a *attempt) turn(from, to phase) {
 	a.mu.Lock()
-	if a.phase == waiting {
-		a.phase = begun
+	defer a.mu.Unlock()
+	if a.phase == from {
+		a.phase = to
 	}
-	a.mu.Unlock()
 }
 
 // fail settles that the attempt has failed before its first body byte, and why.
@@ -284,6 +289,7 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 		ending = fleet.Failed
 	}
 	a.lease.Done(c.g.now(), fleet.Outcome{Ending: ending})
+	a.turn(begun, held)
 	return causeStatus, next
 }
 

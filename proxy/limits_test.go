@@ -283,6 +283,51 @@ func TestIdleTimeout(t *testing.T) {
 	})
 }
 
+// An answer that says to try elsewhere is kept, for want of a better one, for as long as the others take: its idle limit begins when it is passed
+// on.
+func TestHeldAnswerOutlivesItsIdleLimit(t *testing.T) {
+	body := strings.Repeat("busy ", 50_000)
+	full := func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, body)
+	}
+	breaks := func(w http.ResponseWriter, _ *http.Request) { panic(http.ErrAbortHandler) }
+	inWorld(t, Options{IdleTimeout: 30 * time.Second}, []http.HandlerFunc{after(time.Second, full), after(5*time.Minute, breaks)}, func(w *world) {
+		a, took := w.timed(plainBody)
+		if a.status != 503 || a.body != body || a.err != nil {
+			t.Errorf("got %d, %d bytes and error %v, want the whole 503", a.status, len(a.body), a.err)
+		}
+		wantTook(t, took, 5*time.Minute+time.Second)
+	})
+	// Once it is passed on, it has the limit again.
+	stuck := func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, body)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+	inWorld(t, Options{IdleTimeout: 30 * time.Second}, []http.HandlerFunc{after(time.Second, stuck), after(5*time.Minute, breaks)}, func(w *world) {
+		a, took := w.timed(plainBody)
+		if a.status != 503 || a.body != body || a.err == nil {
+			t.Errorf("got %d, %d bytes and error %v, want the part of the 503 that came, broken off", a.status, len(a.body), a.err)
+		}
+		wantTook(t, took, 5*time.Minute+31*time.Second)
+	})
+	// The request's own limit and the gateway's end hold all the while.
+	o := Options{IdleTimeout: 30 * time.Second, RouteTimeouts: map[string]time.Duration{"pool": 2 * time.Minute}}
+	inWorld(t, o, []http.HandlerFunc{after(time.Second, full), silent}, func(w *world) {
+		a, took := w.timed(plainBody)
+		a.wantError(t, 504, "timeout")
+		wantTook(t, took, 2*time.Minute)
+	})
+	inWorld(t, Options{IdleTimeout: 30 * time.Second}, []http.HandlerFunc{after(time.Second, full), silent}, func(w *world) {
+		time.AfterFunc(time.Minute, w.g.Cut)
+		a, took := w.timed(plainBody)
+		a.wantError(t, 503, "no_endpoint")
+		wantTook(t, took, time.Minute)
+	})
+}
+
 // R03, R04: a pool's own limit bounds the whole request.
 func TestRouteTimeout(t *testing.T) {
 	o := Options{RouteTimeouts: map[string]time.Duration{"pool": 3 * time.Second}}

@@ -95,6 +95,25 @@ func (a *attempt) watch() {
 	}
 }
 
+// limits tells which limits have passed at the time now, and how long to wait for the next that will.
+type limits struct{ now, wait time.Duration }
+
+// passed reports whether more than limit has passed since then; never for limits that are not positive, which mean none.
+func (l *limits) passed(since, limit time.Duration) bool {
+	if limit <= 0 {
+		return false
+	}
+	left := since + limit - l.now
+	if left <= 0 {
+		return true
+	}
+	l.lookWithin(left)
+	return false
+}
+
+// lookWithin shortens the wait to d.
+func (l *limits) lookWithin(d time.Duration) { l.wait = min(l.wait, max(d, time.Millisecond)) }
+
 // check enforces the limits that have passed and returns the time until the next one. on is false when the attempt is over.
 func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 	a.mu.Lock()
@@ -102,33 +121,30 @@ func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 	if a.phase == over {
 		return 0, false
 	}
-	now, set := a.c.g.now(), a.c.set
-	wait = 24 * time.Hour
-	passed := func(since, limit time.Duration) bool {
-		if limit <= 0 {
-			return false
-		}
-		left := since + limit - now
-		wait = min(wait, max(left, time.Millisecond))
-		return left <= 0
-	}
-	if passed(a.c.start, set.RouteTimeouts[a.c.pool.Name()]) {
+	set := a.c.set
+	l := limits{now: a.c.g.now(), wait: 24 * time.Hour}
+	if l.passed(a.c.start, set.RouteTimeouts[a.c.pool.Name()]) {
 		a.giveUpLocked(causeRoute)
 		return 0, false
 	}
 	if a.phase == begun {
-		if passed(time.Duration(a.lastByte.Load()), set.IdleTimeout) {
+		if l.passed(time.Duration(a.lastByte.Load()), set.IdleTimeout) {
 			a.giveUpLocked(causeIdle)
 			return 0, false
 		}
-		return wait, true
+		return l.wait, true
 	}
-	passed(now, set.IdleTimeout) // its limit begins with the first byte, at the earliest now
-	if passed(a.c.from, set.FirstByteTimeout) {
+	if set.IdleTimeout > 0 {
+		l.lookWithin(set.IdleTimeout) // it begins with the first byte, or when a held answer is passed on: at the earliest now
+	}
+	if a.phase == held {
+		return l.wait, true
+	}
+	if l.passed(a.c.from, set.FirstByteTimeout) {
 		a.giveUpLocked(causeFirst)
 		return 0, false
 	}
-	if set.AttemptTimeout > 0 && !a.final && wish == causeNone && passed(a.sent, set.AttemptTimeout) {
+	if set.AttemptTimeout > 0 && !a.final && wish == causeNone && l.passed(a.sent, set.AttemptTimeout) {
 		wish = causeSlow
 	}
 	if wish != causeNone && !a.final {
@@ -136,12 +152,9 @@ func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 			a.giveUpLocked(wish)
 			return 0, false
 		}
-		wait = min(wait, moveAgain) // staying beats being dropped
-		if wish == causeSlow {
-			wait = moveAgain
-		}
+		l.lookWithin(moveAgain) // staying beats being dropped
 	}
-	return wait, true
+	return l.wait, true
 }
 
 func (a *attempt) giveUp(k cause) {
