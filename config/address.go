@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// address takes host, host:port, [IPv6] or [IPv6]:port apart. The port is 0 where
-// there is none. An IPv6 address outside brackets is refused, because nobody can
-// tell fd00::1:8000 with a port from the address fd00::1:8000.
+// address takes host, host:port, [IPv6] or [IPv6]:port apart. The port is 0 where there is none. An IPv6 address
+// outside brackets is refused, because nobody can tell fd00::1:8000 with a port from the address fd00::1:8000.
 func address(s string) (host string, port int, err error) {
 	if scheme, _, found := strings.Cut(s, "://"); found {
 		return "", 0, fmt.Errorf("must be HOST or HOST:PORT, without %s://", scheme)

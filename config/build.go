@@ -29,9 +29,8 @@ var scorers = []struct {
 	{route.ScorerPredictedLatency, func(w *v1alpha1.Weights) **int32 { return &w.PredictedLatency }},
 }
 
-// Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig
-// and any number of Endpoints, in any order. The name is for messages. An error is
-// always a *Faults, and holds everything that is wrong.
+// Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of Endpoints, in any
+// order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
 func Parse(docs []byte, name string) (*Config, error) {
 	b := builder{config: &Config{Source: name}}
 	b.docs = read(docs)
@@ -292,8 +291,7 @@ func (b *builder) adapters() {
 	}
 }
 
-// unselected tells of entries that get no request, and of entries that take any
-// certificate.
+// unselected tells of entries that get no request, and of entries that take any certificate.
 func (b *builder) unselected() {
 	for n, l := range b.lists {
 		for j := range l.Spec.Endpoints {

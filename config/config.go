@@ -1,17 +1,13 @@
-// Package config turns what a person wrote, documents or flags, into what a
-// gateway runs: which models there are, which endpoints serve each, and by what
-// rule one is picked.
+// Package config turns what a person wrote, documents or flags, into what a gateway runs: which models there are, which
+// endpoints serve each, and by what rule one is picked.
 //
-// It promises three things. Every fault of every document is reported at once,
-// with the document, the field, the value and what is allowed, in the grammar an
-// API server uses, so that a document answers the same in a cluster and on a
-// laptop. Nothing is ignored in silence: what this process cannot do with a
-// setting is listed by name in Config.NotHonoured, and where going on would mean
-// serving by other rules than asked, the notice is fatal. And the result holds
-// plain Go values only, so that what runs it needs to know nothing of Kubernetes.
+// It promises three things. Every fault of every document is reported at once, with the document, the field, the value
+// and what is allowed, in the grammar an API server uses, so that a document answers the same in a cluster and on a
+// laptop. Nothing is ignored in silence: what this process cannot do with a setting is listed by name in
+// Config.NotHonoured, and where going on would mean serving by other rules than asked, the notice is fatal. And the
+// result holds plain Go values only, so that what runs it needs to know nothing of Kubernetes.
 //
-// It refuses to do I/O: it opens no key or certificate file, resolves no name and
-// asks no engine anything.
+// It refuses to do I/O: it opens no key or certificate file, resolves no name and asks no engine anything.
 package config
 
 import (
@@ -22,21 +18,20 @@ import (
 	"time"
 )
 
-// Config is what one gateway process runs. It is a value: nothing in it changes
-// after Parse or FromFlags has returned it.
+// Config is what one gateway process runs. It is a value: nothing in it changes after Parse or FromFlags has returned
+// it.
 type Config struct {
 	// Source says where the configuration came from, for messages.
 	Source string
 	// Name is the metadata.name of the InferenceGatewayConfig; empty from flags.
 	Name string
-	// SelectModel: the body's model chooses the pool. Otherwise there is exactly one
-	// pool and it gets everything, whatever the body names.
+	// SelectModel: the body's model chooses the pool. Otherwise there is exactly one pool and it gets everything,
+	// whatever the body names.
 	SelectModel bool
-	// Pools stand in the order of the schedulers. Where two claim one adapter the
-	// first is meant; a Warning says so.
+	// Pools stand in the order of the schedulers. Where two claim one adapter the first is meant; a Warning says so.
 	Pools []Pool
-	// Default receives what names no model of any pool; nil answers that with 404. It
-	// has one endpoint, no Scheduler and no Model.
+	// Default receives what names no model of any pool; nil answers that with 404. It has one endpoint, no Scheduler
+	// and no Model.
 	Default *Pool
 	// MaxBodyBytes is the longest request body taken in. Never 0.
 	MaxBodyBytes int64
@@ -48,31 +43,29 @@ type Config struct {
 
 // Pool is one model, the endpoints that serve it and how one of them is picked.
 type Pool struct {
-	// Scheduler is the name of the entry in spec.schedulers, unique over pools. From
-	// flags it is made from the model's name.
+	// Scheduler is the name of the entry in spec.schedulers, unique over pools. From flags it is made from the model's
+	// name.
 	Scheduler string
 	// Model is compared with the body's model, byte for byte.
 	Model string
-	// Adapters are further names that mean this pool; each is in one pool only and is
-	// no pool's Model.
+	// Adapters are further names that mean this pool; each is in one pool only and is no pool's Model.
 	Adapters []string
 	// Selector is the label selector as text, for people. Empty from flags.
 	Selector string
 	// Endpoints may be empty: a selector that matches nothing is no fault.
 	Endpoints []Endpoint
-	// Weights by scorer name, all of them of route.ScorerNames; nil asks for the
-	// latency profile. A scorer that isn't there has no weight.
+	// Weights by scorer name, all of them of route.ScorerNames; nil asks for the latency profile. A scorer that isn't
+	// there has no weight.
 	Weights map[string]float64
-	// ConfigMap names the picker configuration that the document asks for. It is never
-	// read here; where it is set, a fatal notice says so.
+	// ConfigMap names the picker configuration that the document asks for. It is never read here; where it is set, a
+	// fatal notice says so.
 	ConfigMap string
 	// AppProtocol is how endpoints without TLS are spoken to.
 	AppProtocol Protocol
-	// EngineType is the engine to assume where an endpoint names none and does not
-	// tell when asked; empty from flags.
+	// EngineType is the engine to assume where an endpoint names none and does not tell when asked; empty from flags.
 	EngineType string
-	// RouteTimeout bounds a whole request, from its first byte in to its last byte out.
-	// nil: nothing was asked for; zero: a bound was asked not to be.
+	// RouteTimeout bounds a whole request, from its first byte in to its last byte out. nil: nothing was asked for;
+	// zero: a bound was asked not to be.
 	RouteTimeout *time.Duration
 }
 
@@ -85,8 +78,8 @@ const (
 	H2C  Protocol = "h2c"
 )
 
-// Endpoint is one address of a pool. A name that resolves to several IP addresses
-// stands for that many endpoints; resolving, again and again, is the caller's work.
+// Endpoint is one address of a pool. A name that resolves to several IP addresses stands for that many endpoints;
+// resolving, again and again, is the caller's work.
 type Endpoint struct {
 	// Address is an IP address in its shortest form, without brackets, or a host name.
 	Address string
@@ -96,8 +89,8 @@ type Endpoint struct {
 	Labels map[string]string
 	// Drain: no new requests, those under way may finish.
 	Drain bool
-	// Engine is what the entry names, or what its scheduler names in so many words;
-	// empty means that the engine is to be asked.
+	// Engine is what the entry names, or what its scheduler names in so many words; empty means that the engine is to
+	// be asked.
 	Engine string
 	// MetricsPath and MetricsPort are empty and 0 where the engine's own hold.
 	MetricsPath string
@@ -113,16 +106,16 @@ func (e Endpoint) HostPort() string {
 	return net.JoinHostPort(e.Address, strconv.Itoa(e.Port))
 }
 
-// TLS says how an endpoint's certificate is checked. The zero value checks against
-// the system's authorities and the endpoint's address.
+// TLS says how an endpoint's certificate is checked. The zero value checks against the system's authorities and the
+// endpoint's address.
 type TLS struct {
 	CAFile             string
 	ServerName         string
 	InsecureSkipVerify bool
 }
 
-// APIKey says where the bearer token for an endpoint is kept: at most one of the
-// two is set. The key itself is never part of a configuration.
+// APIKey says where the bearer token for an endpoint is kept: at most one of the two is set. The key itself is never
+// part of a configuration.
 type APIKey struct {
 	Env  string
 	File string
@@ -134,13 +127,11 @@ type Notice struct {
 	Object string
 	// Path is the field, such as spec.schedulers[0].replicas; empty from flags.
 	Path string
-	// Value is what the field holds, shortened; empty where it would say nothing or
-	// might hold a secret.
+	// Value is what the field holds, shortened; empty where it would say nothing or might hold a secret.
 	Value string
 	// Why says what happens instead, and what to do.
 	Why string
-	// Fatal: serving would break a promise the document makes. Only checking and
-	// explaining may go on.
+	// Fatal: serving would break a promise the document makes. Only checking and explaining may go on.
 	Fatal bool
 }
 
@@ -155,8 +146,8 @@ func (n Notice) String() string {
 	return strings.Join(parts, ": ")
 }
 
-// Refusal returns nil where the configuration may be served, and otherwise an error
-// that names every setting that forbids it.
+// Refusal returns nil where the configuration may be served, and otherwise an error that names every setting that
+// forbids it.
 func (c *Config) Refusal() error {
 	var lines []string
 	for _, n := range c.NotHonoured {

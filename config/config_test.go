@@ -62,8 +62,7 @@ func golden(t *testing.T, path, got string) {
 	}
 }
 
-// TestBadFiles holds all faults of each bad file, in order, against the comment
-// lines it begins with.
+// TestBadFiles holds all faults of each bad file, in order, against the comment lines it begins with.
 func TestBadFiles(t *testing.T) {
 	for _, path := range files(t, ".bad.yaml") {
 		t.Run(filepath.Base(path), func(t *testing.T) {

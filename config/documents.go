@@ -38,8 +38,8 @@ type chunk struct {
 	line int
 }
 
-// split cuts a stream at its document marks. A mark stays with the text after it,
-// because YAML allows content on its line, and with the directives before it.
+// split cuts a stream at its document marks. A mark stays with the text after it, because YAML allows content on its
+// line, and with the directives before it.
 func split(docs []byte) []chunk {
 	docs = bytes.TrimPrefix(docs, []byte("\xef\xbb\xbf"))
 	var chunks []chunk
@@ -79,8 +79,7 @@ func marks(line []byte, mark string) bool {
 	return found && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// read turns a stream into documents, leaving out empty ones. A document that can't
-// be read has a fault and no tree.
+// read turns a stream into documents, leaving out empty ones. A document that can't be read has a fault and no tree.
 func read(docs []byte) []*document {
 	var list []*document
 	for _, c := range split(docs) {
@@ -104,8 +103,8 @@ func read(docs []byte) []*document {
 	return list
 }
 
-// parse reads YAML as the API server's clients do (version 1.1, through JSON), tells
-// of keys given twice and goes on with the last of them.
+// parse reads YAML as the API server's clients do (version 1.1, through JSON), tells of keys given twice and goes on
+// with the last of them.
 func (d *document) parse(c chunk) (root any, empty bool) {
 	raw, err := yaml.YAMLToJSONStrict(c.text)
 	if err != nil {
@@ -131,8 +130,8 @@ func (d *document) parse(c chunk) (root any, empty bool) {
 	return root, root == nil && len(d.faults) == 0
 }
 
-// alone says whether nothing follows a document. Whatever reads YAML into a value
-// stops at a document's end, so that more text would be dropped in silence.
+// alone says whether nothing follows a document. Whatever reads YAML into a value stops at a document's end, so that
+// more text would be dropped in silence.
 func alone(text []byte) bool {
 	dec := goyaml.NewDecoder(bytes.NewReader(text))
 	var first, second any
@@ -144,8 +143,8 @@ func alone(text []byte) bool {
 
 var yamlLine = regexp.MustCompile(`\bline (\d+)`)
 
-// yamlText makes a reader's error one for people: line numbers of a document become
-// line numbers of the file, and Go types become words.
+// yamlText makes a reader's error one for people: line numbers of a document become line numbers of the file, and Go
+// types become words.
 func yamlText(err error, by int) string {
 	text := strings.TrimPrefix(err.Error(), "error converting YAML to JSON: ")
 	text = strings.ReplaceAll(strings.TrimPrefix(text, "yaml: "), "\n", " ")
@@ -210,8 +209,8 @@ func (d *document) identify() {
 	d.say("%s", field.Invalid(field.NewPath("kind"), kind, knownKinds()))
 }
 
-// decode checks the form of a document against a type, takes out what does not fit
-// and fills in the rest, so that one fault doesn't hide the others.
+// decode checks the form of a document against a type, takes out what does not fit and fills in the rest, so that one
+// fault doesn't hide the others.
 func decode[T any](d *document) *T {
 	out := new(T)
 	tree, _ := d.shape(d.tree, reflect.TypeFor[T](), nil)

@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// Explain writes for people what goes where and why: every scheduler with its
-// endpoints and its rule, what becomes of the other requests, and what of the
-// documents has no effect. The layout is not for programs and may change.
+// Explain writes for people what goes where and why: every scheduler with its endpoints and its rule, what becomes of
+// the other requests, and what of the documents has no effect. The layout is not for programs and may change.
 func (c *Config) Explain(w io.Writer) error {
 	var p page
 	p.line("%s", c.headline())
@@ -244,8 +243,8 @@ func bytesText(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// notices writes them by document, and below each its reason: reasons are sentences,
-// and a column of sentences is no column. One reason serves all that share it.
+// notices writes them by document, and below each its reason: reasons are sentences, and a column of sentences is no
+// column. One reason serves all that share it.
 func (p *page) notices(title string, list []Notice) {
 	if len(list) == 0 {
 		return
@@ -292,8 +291,7 @@ func columns(rows [][]string) []string {
 	return lines
 }
 
-// wrap fills lines with words. Words that do not end in a space are a list, and get
-// commas.
+// wrap fills lines with words. Words that do not end in a space are a list, and get commas.
 func wrap(words []string, width int) []string {
 	var lines []string
 	line := ""

@@ -74,8 +74,8 @@ func (d *document) say(format string, args ...any) {
 	d.faults = append(d.faults, Fault{Document: d.number, Kind: d.kind, Name: d.name, Text: fmt.Sprintf(format, args...)})
 }
 
-// add records faults of fields, but for those that only follow from an earlier one:
-// a port that is no number is not also missing.
+// add records faults of fields, but for those that only follow from an earlier one: a port that is no number is not
+// also missing.
 func (d *document) add(errs ...*field.Error) {
 	for _, e := range errs {
 		if !d.follows(e) {

@@ -11,13 +11,11 @@ import (
 
 const flagExample = "for example --endpoint Qwen/Qwen3-8B=10.0.0.1:8000,10.0.0.2:8000"
 
-// FromFlags reads the shorthand MODEL=HOST:PORT[,HOST:PORT…], once for each flag.
-// Flags that name the same model add up to one pool; pools route by latency and the
-// body's model chooses among them. The last '=' divides, because a host has none and
-// a model's name may. An address is as in Endpoints documents, with https:// in
-// front where the endpoint is reached by TLS; without a port 8000 is meant, and
-// after https:// 443. An error is always a *Faults, and holds everything that is
-// wrong.
+// FromFlags reads the shorthand MODEL=HOST:PORT[,HOST:PORT…], once for each flag. Flags that name the same model add up
+// to one pool; pools route by latency and the body's model chooses among them. The last '=' divides, because a host has
+// none and a model's name may. An address is as in Endpoints documents, with https:// in front where the endpoint is
+// reached by TLS; without a port 8000 is meant, and after https:// 443. An error is always a *Faults, and holds
+// everything that is wrong.
 func FromFlags(endpoints []string) (*Config, error) {
 	c := &Config{Source: "--endpoint", SelectModel: true, MaxBodyBytes: v1alpha1.MaxRequestBodyBytes}
 	var faults []Fault
@@ -93,8 +91,8 @@ func flagEndpoint(text string) (Endpoint, error) {
 	return e, nil
 }
 
-// poolName makes a name for a pool out of its model's: lower-case letters, digits
-// and '-', unique among the pools before it.
+// poolName makes a name for a pool out of its model's: lower-case letters, digits and '-', unique among the pools
+// before it.
 func (c *Config) poolName(i int) string {
 	name := strings.Map(func(r rune) rune {
 		switch {

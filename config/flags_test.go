@@ -62,8 +62,7 @@ func TestFromFlagsFaults(t *testing.T) {
 	f("2 faults", "a", "b") // all at once
 }
 
-// TestAddress holds what an address may look like; what it may not is in
-// testdata/addresses.bad.yaml.
+// TestAddress holds what an address may look like; what it may not is in testdata/addresses.bad.yaml.
 func TestAddress(t *testing.T) {
 	f := func(in, host string, port int) {
 		t.Helper()

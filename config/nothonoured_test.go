@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
 
-// TestEverySettingIsAnswered goes over every field that a document can set: it is
-// honoured, or it is named in NotHonoured. E39: a setting ignored in silence.
+// TestEverySettingIsAnswered goes over every field that a document can set: it is honoured, or it is named in
+// NotHonoured. E39: a setting ignored in silence.
 func TestEverySettingIsAnswered(t *testing.T) {
 	honoured := []string{
 		"spec.bbr.enabled", "spec.bbr.defaultBackend", "spec.bbr.maxRequestBodyBytes",

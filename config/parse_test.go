@@ -86,7 +86,8 @@ func TestRefusal(t *testing.T) {
 	f("", "configMapRef: {name: plugins}", "spec.schedulers[0].configMapRef")
 }
 
-// TestEveryScorerHasItsField: the table has a row for every scorer, and the row's field is the one that documents call like the scorer.
+// TestEveryScorerHasItsField: the table has a row for every scorer, and the row's field is the one that documents call
+// like the scorer.
 func TestEveryScorerHasItsField(t *testing.T) {
 	var names []string
 	for _, s := range scorers {
@@ -204,8 +205,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestUnknownFieldsAsTheAPIServerSays holds the grammar of unknown fields against
-// the decoder that API servers use.
+// TestUnknownFieldsAsTheAPIServerSays holds the grammar of unknown fields against the decoder that API servers use.
 func TestUnknownFieldsAsTheAPIServerSays(t *testing.T) {
 	doc := gateway("banana: {a: 1}, podDefaults: {affinity: {nodeAfinity: {}}},", "weights: {kvcache: 1}, modelname: x, envFrom: [{secretRef: {nam: x}}]")
 	raw, err := yaml.YAMLToJSON([]byte(doc))
@@ -249,9 +249,9 @@ func TestNoKeyIsShown(t *testing.T) {
 	}
 }
 
-// FuzzParse: no text makes Parse panic, and what parses means the same when it is
-// written out again. Run it with -fuzzminimizetime=10x: maps are walked in another
-// order each time, so that the fuzzer tries in vain to make its inputs shorter.
+// FuzzParse: no text makes Parse panic, and what parses means the same when it is written out again. Run it with
+// -fuzzminimizetime=10x: maps are walked in another order each time, so that the fuzzer tries in vain to make its
+// inputs shorter.
 func FuzzParse(f *testing.F) {
 	for _, ending := range []string{"two-models.good", "one-model.good", "everything.good", "wrong-types.bad", "duplicate-keys.bad", "not-documents.bad", "addresses.bad"} {
 		f.Add(string(readFile(f, "testdata/"+ending+".yaml")))

@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// shape compares a decoded tree with a Go type and returns what of it fits; ok is
-// false where nothing does. It stands in for a strict JSON decoder because such a
-// one names Go types, and stops describing at the first value of a wrong type.
+// shape compares a decoded tree with a Go type and returns what of it fits; ok is false where nothing does. It stands
+// in for a strict JSON decoder because such a one names Go types, and stops describing at the first value of a wrong
+// type.
 func (d *document) shape(v any, t reflect.Type, path *field.Path) (fitting any, ok bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -73,8 +73,7 @@ func (d *document) shapeMap(v any, t reflect.Type, path *field.Path) (any, bool)
 	return out, true
 }
 
-// shapeSlice keeps a place for an item that doesn't fit, so that those after it keep
-// their index.
+// shapeSlice keeps a place for an item that doesn't fit, so that those after it keep their index.
 func (d *document) shapeSlice(v any, t reflect.Type, path *field.Path) (any, bool) {
 	list, isList := v.([]any)
 	if !isList {
@@ -141,8 +140,8 @@ const (
 	trueOrFalse  = "true or false"
 )
 
-// misfit tells what a value has to be. Numbers and words are shown, unless they
-// stand where a secret may have been written by mistake.
+// misfit tells what a value has to be. Numbers and words are shown, unless they stand where a secret may have been
+// written by mistake.
 func (d *document) misfit(v any, path *field.Path, want string) (any, bool) {
 	text := "must be " + want
 	var value any = field.OmitValueType{}
@@ -198,8 +197,7 @@ func child(path *field.Path, name string) *field.Path {
 	return path.Child(name)
 }
 
-// jsonFields maps the JSON names of a struct's fields to their types, embedded ones
-// included.
+// jsonFields maps the JSON names of a struct's fields to their types, embedded ones included.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := make(map[string]reflect.Type, t.NumField())
 	for i := range t.NumField() {
@@ -217,8 +215,8 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// hint says what may have been meant by a field that isn't known: the known name
-// that is nearest, or all of them where they are few.
+// hint says what may have been meant by a field that isn't known: the known name that is nearest, or all of them where
+// they are few.
 func (d *document) hint(key string, path *field.Path, fields map[string]reflect.Type) string {
 	known := slices.Sorted(maps.Keys(fields))
 	best, distance := "", 3

@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
 
-// checks collects the faults of one document's fields. Each method looks at one
-// value; what none of them says is right.
+// checks collects the faults of one document's fields. Each method looks at one value; what none of them says is right.
 type checks struct{ errs field.ErrorList }
 
 func (c *checks) add(e *field.Error) { c.errs = append(c.errs, e) }
@@ -257,8 +256,8 @@ func (c *checks) weights(path *field.Path, s *v1alpha1.Scheduler) {
 	}
 }
 
-// selector refuses what is not understood: a selector read differently than meant
-// selects the wrong endpoints in silence.
+// selector refuses what is not understood: a selector read differently than meant selects the wrong endpoints in
+// silence.
 func (c *checks) selector(path *field.Path, s *metav1.LabelSelector) {
 	if s == nil {
 		c.add(field.Required(path, "which model servers, by label, such as {matchLabels: {app: llama}}"))

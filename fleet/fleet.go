@@ -1,10 +1,11 @@
-// Package fleet holds what a process knows about the endpoints it can send to: pools, their current snapshots, and the live
-// bookkeeping of what was sent where. It is the only writer of snapshots and the only caller of the decision in production.
+// Package fleet holds what a process knows about the endpoints it can send to: pools, their current snapshots, and the
+// live bookkeeping of what was sent where. It is the only writer of snapshots and the only caller of the decision in
+// production.
 //
 // It promises that choosing an endpoint and counting the request there are one step, that every counter a request
-// raises is lowered exactly once whatever becomes of it, and that looking up a model takes no lock. It reads no
-// clock: every method takes the time as a duration since an origin that its owner chooses, so that a simulation and a
-// replay drive the very same code.
+// raises is lowered exactly once whatever becomes of it, and that looking up a model takes no lock. It reads no clock:
+// every method takes the time as a duration since an origin that its owner chooses, so that a simulation and a replay
+// drive the very same code.
 package fleet
 
 import (
@@ -35,7 +36,8 @@ type Endpoint struct {
 	// MetricsPort and MetricsPath say where readings come from; 0 and empty mean the serving port and /metrics.
 	MetricsPort int
 	MetricsPath string
-	// TLS, when not nil, means https with these settings. Its ServerName is set: Name is an address, and certificates name hosts.
+	// TLS, when not nil, means https with these settings. Its ServerName is set: Name is an address, and certificates
+	// name hosts.
 	TLS *tls.Config
 	// H2C means HTTP/2 without TLS.
 	H2C bool
@@ -88,9 +90,9 @@ type Target struct {
 	Adapter string
 }
 
-// Apply makes the fleet hold exactly these pools, in this order; fallback (may be nil) is one of them. Pools that the fleet
-// holds already, by Name, keep their bookkeeping and take over the new settings and endpoints. Requests in
-// flight at a pool that is gone end as they would have.
+// Apply makes the fleet hold exactly these pools, in this order; fallback (may be nil) is one of them. Pools that the
+// fleet holds already, by Name, keep their bookkeeping and take over the new settings and endpoints. Requests in flight
+// at a pool that is gone end as they would have.
 func (f *Fleet) Apply(configs []PoolConfig, fallback string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,8 +127,8 @@ func (f *Fleet) relist() {
 	f.publish()
 }
 
-// publish builds the table. A name goes to the pool whose configuration claims it as model, else as adapter, else to the first
-// pool at whose endpoints it was found.
+// publish builds the table. A name goes to the pool whose configuration claims it as model, else as adapter, else to
+// the first pool at whose endpoints it was found.
 func (f *Fleet) publish() {
 	t := &table{targets: make(map[string]Target), pools: slices.Clone(f.pools), fallback: f.fallback}
 	claim := func(name string, target Target) {

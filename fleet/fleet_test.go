@@ -112,7 +112,8 @@ func TestReloadKeepsBookkeeping(t *testing.T) {
 	}
 }
 
-// Q03, Q06: what the pool offers is the union of what its endpoints list, base models first, each as the engine wrote it.
+// Q03, Q06: what the pool offers is the union of what its endpoints list, base models first, each as the engine wrote
+// it.
 func TestModelsAreTheUnion(t *testing.T) {
 	p := newPool(t, 3)
 	p.ObserveModels("e0:8000", "vllm", []Model{{ID: "m", Raw: []byte(`{"id":"m","max_model_len":4096}`)}, {ID: "z", Parent: "m"}})

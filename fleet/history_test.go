@@ -146,8 +146,8 @@ func (h *history) reload() {
 	h.p.SetEndpoints(append(eps, eps...))
 }
 
-// E31, E33, E35: whatever happens to requests, endpoints and readings, every column is what the requests themselves add up to, and when
-// the last one has ended, nothing is counted anywhere, not even at endpoints that have left.
+// E31, E33, E35: whatever happens to requests, endpoints and readings, every column is what the requests themselves add
+// up to, and when the last one has ended, nothing is counted anywhere, not even at endpoints that have left.
 func TestColumnsNeverDrift(t *testing.T) {
 	for seed := range uint64(40) {
 		h := newHistory(seed)

@@ -9,20 +9,24 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// Speeds are learned as ratios of sums, decayed by the endpoint's own events, and shared by all endpoints of a kind: an error that a whole kind shares
-// costs almost nothing, while endpoints whose estimates drift apart with the luck of the mix lose their affinity
-// (mean time to first token .66 s shared, 4.6 s apart, in the experiments this rule comes from).
+// Speeds are learned as ratios of sums, decayed by the endpoint's own events, and shared by all endpoints of a kind: an
+// error that a whole kind shares costs almost nothing, while endpoints whose estimates drift apart with the luck of the
+// mix lose their affinity (mean time to first token .66 s shared, 4.6 s apart, in the experiments this rule comes
+// from).
 const (
 	speedDecay = .99
-	// The prior stands for priorTokens tokens of prompt at priorPrefill seconds each, and priorOutput tokens of output at priorDecode seconds each.
+	// The prior stands for priorTokens tokens of prompt at priorPrefill seconds each, and priorOutput tokens of output
+	// at priorDecode seconds each.
 	priorPrefill, priorTokens = .0001, 2000
 	priorDecode, priorOutput  = .02, 200
-	// splitRatio is the gap between neighbours, in order of speed, that separates two kinds of endpoint where no label does: wider than
-	// the luck of the mix, narrower than a GPU generation.
+	// splitRatio is the gap between neighbours, in order of speed, that separates two kinds of endpoint where no label
+	// does: wider than the luck of the mix, narrower than a GPU generation.
 	splitRatio = 1.8
-	// splitEvidence is how many tokens of prompt an endpoint must have computed before its speed counts in telling kinds apart.
+	// splitEvidence is how many tokens of prompt an endpoint must have computed before its speed counts in telling
+	// kinds apart.
 	splitEvidence = 4000
-	// regroupEvery is how many first tokens (or readings with computed prompt) of an unlabelled endpoint pass between two looks at the kinds.
+	// regroupEvery is how many first tokens (or readings with computed prompt) of an unlabelled endpoint pass between
+	// two looks at the kinds.
 	regroupEvery = 16
 )
 
@@ -96,8 +100,8 @@ func (p *Pool) learnDecode(ep *endpoint, seconds, tokens float64) {
 	})
 }
 
-// learnFromEngine learns from the engine's own counters where no stream shows us first tokens: whole answers, or someone else's
-// traffic.
+// learnFromEngine learns from the engine's own counters where no stream shows us first tokens: whole answers, or
+// someone else's traffic.
 func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 	old := &ep.reading
 	seconds, tokens := now.PrefillSeconds-old.PrefillSeconds, now.PrefillTokens-old.PrefillTokens
@@ -120,8 +124,8 @@ func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 }
 
 // regroup tells the kinds apart: by engine and GPU label where there is a label, else by measured speed, a new kind
-// beginning where the next endpoint in order of speed is more than splitRatio slower. Endpoints not yet measured form a kind with
-// the rates of all of them together.
+// beginning where the next endpoint in order of speed is more than splitRatio slower. Endpoints not yet measured form a
+// kind with the rates of all of them together.
 func (p *Pool) regroup() {
 	p.kinds = p.kinds[:0]
 	at := make(map[string]int32)
@@ -168,8 +172,8 @@ func (p *Pool) regroup() {
 	p.dirty = true
 }
 
-// placeUnknown puts endpoints without evidence under name: with the one kind that was measured, or in a kind of their own that starts
-// from everyone's evidence.
+// placeUnknown puts endpoints without evidence under name: with the one kind that was measured, or in a kind of their
+// own that starts from everyone's evidence.
 func (p *Pool) placeUnknown(unknown []*endpoint, name string, place func(string, *endpoint)) {
 	if len(unknown) == 0 {
 		return
@@ -198,7 +202,8 @@ type means struct {
 
 const meanDecay = .98
 
-// newMeans starts from a chat of common size: 500 tokens in, 200 out, 4 bytes a token with the weight of a few requests.
+// newMeans starts from a chat of common size: 500 tokens in, 200 out, 4 bytes a token with the weight of a few
+// requests.
 func newMeans() means {
 	return means{uncachedTokens: 500, outputTokens: 200, bytes: 8000, tokens: 2000}
 }

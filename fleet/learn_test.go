@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// teachPrefill sends n streamed requests of 1000 tokens, one after the other, to the endpoint, which takes ms milliseconds a token.
+// teachPrefill sends n streamed requests of 1000 tokens, one after the other, to the endpoint, which takes ms
+// milliseconds a token.
 func teachPrefill(t *testing.T, p *Pool, name string, now float64, n int, ms float64) float64 {
 	t.Helper()
 	var others []string
@@ -34,8 +35,8 @@ func kinds(p *Pool) map[string][]string {
 	return got
 }
 
-// Two kinds of GPU that nobody labelled are told apart by their speed, and each kind's rate is found, in every order of arrival and with
-// noise of ±30 % on every request.
+// Two kinds of GPU that nobody labelled are told apart by their speed, and each kind's rate is found, in every order of
+// arrival and with noise of ±30 % on every request.
 func TestKindsAreToldApartBySpeed(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -96,8 +97,8 @@ func TestManyKindsHaveManyNames(t *testing.T) {
 	}
 }
 
-// Labels win over measurement: what is labelled alike shares its rate, what is labelled apart does not, and what is not labelled joins none of
-// them. Engines are kinds of their own.
+// Labels win over measurement: what is labelled alike shares its rate, what is labelled apart does not, and what is not
+// labelled joins none of them. Engines are kinds of their own.
 func TestLabelsWin(t *testing.T) {
 	for _, unlabelled := range []int{0, 4} { // in the first row and in the last
 		p := NewPool("m")

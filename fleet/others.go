@@ -2,16 +2,16 @@ package fleet
 
 import "github.com/sluice-gateway/sluice/route"
 
-// Near ties are settled by agreement between replicas of the gateway, which costs a few per cent of the time to first token and is worth several times that
-// where replicas share nothing but the endpoints. So the pool finds out whether there are any: requests that engines have and that it did
-// not send are others'.
+// Near ties are settled by agreement between replicas of the gateway, which costs a few per cent of the time to first
+// token and is worth several times that where replicas share nothing but the endpoints. So the pool finds out whether
+// there are any: requests that engines have and that it did not send are others'.
 const (
 	// othersMemory is over how many readings of each endpoint the share of others is averaged.
 	othersMemory = 100
 	// othersEvidence is how many requests, summed over readings, must have been seen before anything is concluded.
 	othersEvidence = 200
-	// Below othersFew of all requests being others', they count as none: readings are taken a moment apart from our own count. From othersMany on,
-	// agreement is worth its whole price.
+	// Below othersFew of all requests being others', they count as none: readings are taken a moment apart from our own
+	// count. From othersMany on, agreement is worth its whole price.
 	othersFew, othersMany = .1, .4
 )
 

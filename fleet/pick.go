@@ -15,8 +15,8 @@ type Request struct {
 	Model, Adapter string
 	// PromptBytes is the size of everything that reaches the prompt.
 	PromptBytes int
-	// Blocks are its prefix blocks, chained hashes; Ends says for each how many units of UnitBytes bytes the prompt has up to its end, nil that each is
-	// one unit. They are read during Pick only.
+	// Blocks are its prefix blocks, chained hashes; Ends says for each how many units of UnitBytes bytes the prompt has
+	// up to its end, nil that each is one unit. They are read during Pick only.
 	Blocks    []uint64
 	Ends      []int32
 	UnitBytes int
@@ -26,18 +26,19 @@ type Request struct {
 	Streamed bool
 	// Tried names endpoints that failed this request before.
 	Tried []string
-	// Seed decides what nothing else decides; 0 draws one at random. A simulation gives its own, to be the same each time.
+	// Seed decides what nothing else decides; 0 draws one at random. A simulation gives its own, to be the same each
+	// time.
 	Seed uint64
 	// Record asks for a copy of the view, to explain or replay the decision.
 	Record bool
 }
 
-// affinityBlocks is how many leading blocks requests must share to be one in a tie: enough to tell conversations apart, few enough
-// that a conversation stays one as it grows.
+// affinityBlocks is how many leading blocks requests must share to be one in a tie: enough to tell conversations apart,
+// few enough that a conversation stays one as it grows.
 const affinityBlocks = 4
 
-// Lease is one request counted at one endpoint. Its methods may be called from any goroutine. Done must be called; calling
-// it again does nothing, so that every way out may.
+// Lease is one request counted at one endpoint. Its methods may be called from any goroutine. Done must be called;
+// calling it again does nothing, so that every way out may.
 type Lease struct {
 	// Endpoint is where the request goes.
 	Endpoint Endpoint
@@ -63,7 +64,8 @@ type Lease struct {
 	lost       chan struct{}
 }
 
-// Pick decides where the request goes and counts it there, in one step. The Lease is nil when the decision's verdict is not Send.
+// Pick decides where the request goes and counts it there, in one step. The Lease is nil when the decision's verdict is
+// not Send.
 func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,8 +157,8 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 // expectFor is how long an adapter counts as resident after a request for it was sent, until a reading shows it.
 const expectFor = 10
 
-// gatherAdapters says how each endpoint stands to the adapter. Where no endpoint lists it, nobody is left out: an engine may
-// load it when asked.
+// gatherAdapters says how each endpoint stands to the adapter. Where no endpoint lists it, nobody is left out: an
+// engine may load it when asked.
 func (p *Pool) gatherAdapters(now float64, adapter string) {
 	v := &p.view
 	if adapter == "" {
@@ -193,8 +195,8 @@ func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapte
 	return route.AdapterFull
 }
 
-// reserve counts the request at the chosen endpoint and notes what its cache will hold. It counts in whole tokens: sums of whole numbers
-// are exact in any order, so that columns cannot drift and the same history gives the same decisions.
+// reserve counts the request at the chosen endpoint and notes what its cache will hold. It counts in whole tokens: sums
+// of whole numbers are exact in any order, so that columns cannot drift and the same history gives the same decisions.
 func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
 	v, row := &p.view, int(d.Endpoint)
 	ep := p.rows[row]
@@ -257,8 +259,8 @@ func (l *Lease) prefilled() {
 	}
 }
 
-// unread reports whether the endpoint's last reading cannot have seen this request. One that was sent in the same instant as the
-// scrape counts as not seen, so that a burst in that instant spreads.
+// unread reports whether the endpoint's last reading cannot have seen this request. One that was sent in the same
+// instant as the scrape counts as not seen, so that a burst in that instant spreads.
 func (l *Lease) unread() bool { return l.sent >= l.ep.readAt }
 
 // FirstByte notes the first body byte of the answer: the first token, where the answer is streamed.
@@ -289,11 +291,12 @@ func (l *Lease) FirstByte(now time.Duration) {
 // Progress notes that body bytes arrive; it takes no lock.
 func (l *Lease) Progress(now time.Duration) { l.ep.saw(now) }
 
-// Lost is closed when the endpoint is no longer one to wait at (gone, not ready, stale, stalled) while the request has had no byte from it.
+// Lost is closed when the endpoint is no longer one to wait at (gone, not ready, stale, stalled) while the request has
+// had no byte from it.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
-// sweep takes whole-answer requests off the prefill list once the engine's queue is empty and their own prefill has had its time:
-// their first token cannot be seen.
+// sweep takes whole-answer requests off the prefill list once the engine's queue is empty and their own prefill has had
+// its time: their first token cannot be seen.
 func (ep *endpoint) sweep(now float64, p *Pool) {
 	rate := float64(p.view.Rates[ep.kind].Prefill) / 1000
 	for l := ep.first; l != nil; {
@@ -375,8 +378,8 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 	}
 }
 
-// ejection is how many seconds an endpoint stays aside after so many failures in a row: one second, doubling up to thirty, so that a fault that
-// passes is forgotten soon and one that stays costs little.
+// ejection is how many seconds an endpoint stays aside after so many failures in a row: one second, doubling up to
+// thirty, so that a fault that passes is forgotten soon and one that stays costs little.
 func ejection(fails int) float64 {
 	return math.Min(math.Ldexp(1, min(fails-1, 10)), 30)
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// burst picks all the requests at one instant, none of them finishing, and returns how many each endpoint got, most first.
+// burst picks all the requests at one instant, none of them finishing, and returns how many each endpoint got, most
+// first.
 func burst(t *testing.T, p *Pool, now float64, requests ...*Request) []int {
 	t.Helper()
 	got := make(map[string]int)
@@ -58,8 +59,8 @@ func TestBurstSpreads(t *testing.T) {
 	}
 }
 
-// E03, E43: requests for one prompt stay together only while that is cheaper: a new prompt is computed everywhere, a short warm
-// one spreads from the endpoint that holds it, and of many that hold it no one gets everything.
+// E03, E43: requests for one prompt stay together only while that is cheaper: a new prompt is computed everywhere, a
+// short warm one spreads from the endpoint that holds it, and of many that hold it no one gets everything.
 func TestBurstOnOnePrefix(t *testing.T) {
 	one := func(bytes int) []*Request { return repeat(64, func(int) *Request { return prompt(1, bytes) }) }
 	warm := func(p *Pool, name string, bytes int) {
@@ -93,7 +94,8 @@ func TestBurstOnOnePrefix(t *testing.T) {
 	}
 }
 
-// E01, E04, E08: with nothing to tell endpoints apart, each gets its share, one request at a time, within one tick of the clock.
+// E01, E04, E08: with nothing to tell endpoints apart, each gets its share, one request at a time, within one tick of
+// the clock.
 func TestTiesSpread(t *testing.T) {
 	for says, request := range map[string]func(i int) *Request{
 		"no prefix":       func(int) *Request { return short() },
@@ -150,7 +152,8 @@ func TestConversationStays(t *testing.T) {
 	}
 }
 
-// E41: work before the first token is counted until the first byte, room in the cache until the end; whole answers show no first token.
+// E41: work before the first token is counted until the first byte, room in the cache until the end; whole answers show
+// no first token.
 func TestFirstByteReleasesPrefill(t *testing.T) {
 	p := newPool(t, 1)
 	status := func() Status { return p.Status(0)[0] }
@@ -167,7 +170,8 @@ func TestFirstByteReleasesPrefill(t *testing.T) {
 	empty(t, p)
 }
 
-// Engines prefill in order: a first token says that whole answers sent before it are past theirs, and nothing of what was sent later.
+// Engines prefill in order: a first token says that whole answers sent before it are past theirs, and nothing of what
+// was sent later.
 func TestFirstTokenTellsOfEarlierWholeAnswers(t *testing.T) {
 	p := newPool(t, 1)
 	whole := func() *Request { r := prompt(1, 4000); r.Streamed = false; return r }
@@ -279,7 +283,8 @@ func TestAdapterStanding(t *testing.T) {
 	}
 }
 
-// L06: an adapter goes to endpoints that list it; where nobody does, nobody is left out, since an engine may load it when asked.
+// L06: an adapter goes to endpoints that list it; where nobody does, nobody is left out, since an engine may load it
+// when asked.
 func TestAdapterGoesWhereItIsListed(t *testing.T) {
 	p := newPool(t, 3)
 	p.ObserveModels("e0:8000", "vllm", []Model{{ID: "m"}})
@@ -339,7 +344,8 @@ func TestExpectedOutput(t *testing.T) {
 	}
 }
 
-// S18, E31: what comes after the end changes nothing: not what is counted, not what is learned, not what is known of the endpoint.
+// S18, E31: what comes after the end changes nothing: not what is counted, not what is learned, not what is known of
+// the endpoint.
 func TestNothingCountsAfterDone(t *testing.T) {
 	p := newPool(t, 1)
 	l := pick(t, p, 1, short())

@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// Pool is the live state behind one model: its endpoints, what was read from them, and what was sent to them. All methods may
-// be called by any goroutine.
+// Pool is the live state behind one model: its endpoints, what was read from them, and what was sent to them. All
+// methods may be called by any goroutine.
 //
-// One mutex covers gathering, deciding and counting: two picks in the same microsecond must not see the same counts, and the whole step
-// takes a few microseconds.
+// One mutex covers gathering, deciding and counting: two picks in the same microsecond must not see the same counts,
+// and the whole step takes a few microseconds.
 type Pool struct {
 	name     string
 	cfg      atomic.Pointer[PoolConfig]
@@ -114,8 +114,8 @@ func (p *Pool) Apply(c PoolConfig) {
 	p.place(c.Endpoints)
 }
 
-// SetEndpoints makes the pool hold exactly these endpoints. Those it has keep their bookkeeping; one that is gone leaves
-// nothing behind but the requests it still serves, and those of them without a byte are told to move.
+// SetEndpoints makes the pool hold exactly these endpoints. Those it has keep their bookkeeping; one that is gone
+// leaves nothing behind but the requests it still serves, and those of them without a byte are told to move.
 func (p *Pool) SetEndpoints(endpoints []Endpoint) {
 	if left := p.place(endpoints); left && p.onModels != nil {
 		p.onModels() // a name that only they listed is served no more
@@ -168,8 +168,8 @@ func (p *Pool) newEndpoint(e Endpoint) *endpoint {
 	return ep
 }
 
-// unitsFor sizes an endpoint's share of the prefix index by its own cache, so that the index never believes in more than the
-// engine can hold. Until a request says how long a unit is there is nothing to hold.
+// unitsFor sizes an endpoint's share of the prefix index by its own cache, so that the index never believes in more
+// than the engine can hold. Until a request says how long a unit is there is nothing to hold.
 func (p *Pool) unitsFor(ep *endpoint) int {
 	if p.unitBytes == 0 {
 		return 0
@@ -193,8 +193,9 @@ func (p *Pool) measureIn(unitBytes int) {
 // defaultKVTokens stands for a cache of unknown size: less than any GPU worth routing to.
 const defaultKVTokens = 100_000
 
-// restate derives the state and its reason from what is known of the endpoint. One that was not asked yet is stale, and so serves when
-// nothing better is left: after a start, or a reload that replaces every endpoint, a request is not refused for a reading's sake.
+// restate derives the state and its reason from what is known of the endpoint. One that was not asked yet is stale, and
+// so serves when nothing better is left: after a start, or a reload that replaces every endpoint, a request is not
+// refused for a reading's sake.
 func (ep *endpoint) restate() {
 	ep.state, ep.why = 0, ""
 	switch {
@@ -224,8 +225,8 @@ func (ep *endpoint) moveByteless() {
 	}
 }
 
-// Observe takes a reading of one endpoint. at is when the scrape was sent, so that what was sent to the endpoint later is known not to be in it.
-// Unknown names are ignored: the endpoint has left.
+// Observe takes a reading of one endpoint. at is when the scrape was sent, so that what was sent to the endpoint later
+// is known not to be in it. Unknown names are ignored: the endpoint has left.
 func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -260,8 +261,8 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 }
 
 // stalls reports whether an endpoint serves requests and yet neither its counters nor its bodies have moved for too
-// long: a frozen engine behind a process that still answers. Once stalled it stays so until something moves or it has nothing left to
-// serve, since our requests have left it and prove nothing any more.
+// long: a frozen engine behind a process that still answers. Once stalled it stays so until something moves or it has
+// nothing left to serve, since our requests have left it and prove nothing any more.
 func (p *Pool) stalls(ep *endpoint, now float64) bool {
 	if !(ep.reading.Running > 0) || len(ep.leases) == 0 || math.IsNaN(ep.reading.DecodeTokens) {
 		return ep.stalled && ep.reading.Running > 0
@@ -296,8 +297,8 @@ func set(names []string) map[string]bool {
 	return s
 }
 
-// ObserveFailure takes the news that an endpoint gave no reading, with the reason in words. One that was asked and whose answer was no good is
-// stale until there is a reading: traffic goes there if there is nowhere better.
+// ObserveFailure takes the news that an endpoint gave no reading, with the reason in words. One that was asked and
+// whose answer was no good is stale until there is a reading: traffic goes there if there is nowhere better.
 func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -349,8 +350,9 @@ func (p *Pool) ObserveModels(name, engine string, models []Model) {
 	}
 }
 
-// Tick notices what passes without an event: prefills of whole answers where no reading tells, and endpoints whose readings have become too old while requests wait there without a byte. They are
-// told to move, unless everything is stale and there is nowhere better. Call it a few times a second.
+// Tick notices what passes without an event: prefills of whole answers where no reading tells, and endpoints whose
+// readings have become too old while requests wait there without a byte. They are told to move, unless everything is
+// stale and there is nowhere better. Call it a few times a second.
 func (p *Pool) Tick(now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -396,8 +398,8 @@ func (p *Pool) rebuild() {
 	p.layout(s)
 }
 
-// layout gives the view's live columns one value per row, counted afresh from the endpoints' requests: rows may have moved,
-// and counters that are derived cannot drift.
+// layout gives the view's live columns one value per row, counted afresh from the endpoints' requests: rows may have
+// moved, and counters that are derived cannot drift.
 func (p *Pool) layout(s *route.Snapshot) {
 	v := &p.view
 	v.Snapshot = s
@@ -427,7 +429,8 @@ func (p *Pool) layout(s *route.Snapshot) {
 	}
 }
 
-// Snapshot is what was last published. Readings are published by the next Pick or Status, so without either it lags behind.
+// Snapshot is what was last published. Readings are published by the next Pick or Status, so without either it lags
+// behind.
 func (p *Pool) Snapshot() *route.Snapshot { return p.snapshot.Load() }
 
 // Endpoints lists the pool's endpoints in row order.

@@ -10,8 +10,8 @@ type Reading struct {
 	MaxAdapters float64
 	// Resident and WaitingAdapters name adapters in GPU memory, and those waiting for a slot.
 	Resident, WaitingAdapters []string
-	// The engine's own counters since it started: time spent on and tokens of computed prompt, time and
-	// tokens of output, prompt tokens taken from cache. They fall only when the engine restarts.
+	// The engine's own counters since it started: time spent on and tokens of computed prompt, time and tokens of
+	// output, prompt tokens taken from cache. They fall only when the engine restarts.
 	PrefillSeconds, PrefillTokens, DecodeSeconds, DecodeTokens, CachedTokens float64
 }
 
@@ -26,8 +26,8 @@ func UnknownReading() Reading {
 type Failure uint8
 
 const (
-	// ScrapeFailed is a time-out, a server error or an unusable page: the last reading ages, and nothing else is concluded, since a busy engine answers
-	// late.
+	// ScrapeFailed is a time-out, a server error or an unusable page: the last reading ages, and nothing else is
+	// concluded, since a busy engine answers late.
 	ScrapeFailed Failure = iota
 	// Unreachable is a refused connection, or an answer that says the engine is not ready: the endpoint can't serve.
 	Unreachable

@@ -2,12 +2,13 @@ package fleet
 
 import "math"
 
-// rentLasts is over how many seconds what was missed is forgotten: a copy that is hardly asked for would be evicted before it has paid. Between 20 and
-// 200 s it makes no difference that can be measured.
+// rentLasts is over how many seconds what was missed is forgotten: a copy that is hardly asked for would be evicted
+// before it has paid. Between 20 and 200 s it makes no difference that can be measured.
 const rentLasts = 60
 
-// rents is what requests have missed for want of another copy of their beginning: a small table by the last block of it that some endpoint holds, so that
-// all that share just this beginning pay together. Where two beginnings collide, the older is forgotten, which costs some waiting and nothing else.
+// rents is what requests have missed for want of another copy of their beginning: a small table by the last block of it
+// that some endpoint holds, so that all that share just this beginning pay together. Where two beginnings collide, the
+// older is forgotten, which costs some waiting and nothing else.
 type rents [512]rent
 
 // rent is milliseconds missed by the time since, in seconds.

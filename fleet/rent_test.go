@@ -11,7 +11,8 @@ func prefixed(group, id int) *Request {
 	return r
 }
 
-// A beginning that is asked for more than its one holder can serve at once gets copies, after a while; one that nobody waits for stays where it is.
+// A beginning that is asked for more than its one holder can serve at once gets copies, after a while; one that nobody
+// waits for stays where it is.
 func TestMissedBeginningsAreCopied(t *testing.T) {
 	for name, c := range map[string]struct {
 		together int // requests at once

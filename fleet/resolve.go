@@ -12,19 +12,19 @@ import (
 // LookupFunc gives the addresses of a name, as net.Resolver.LookupNetIP does for the network "ip".
 type LookupFunc func(ctx context.Context, network, host string) ([]netip.Addr, error)
 
-// Resolver turns configured endpoints, whose Host may be a name, into endpoints with addresses. It remembers the last good answer
-// for each name, so that a name server that fails for a while takes nothing out of traffic. It must not be used by two
-// goroutines at once.
+// Resolver turns configured endpoints, whose Host may be a name, into endpoints with addresses. It remembers the last
+// good answer for each name, so that a name server that fails for a while takes nothing out of traffic. It must not be
+// used by two goroutines at once.
 type Resolver struct {
 	// Lookup asks for a name; nil means the system's resolver.
 	Lookup LookupFunc
 	last   map[string][]netip.Addr
 }
 
-// Resolve expands each endpoint's Host ("name:port", "10.0.0.1:8000", "[fd00::1]:8000") into one endpoint per address, with Name set. A name
-// with several addresses, as a headless service has, is several endpoints; of a name with addresses of both families the IPv4 ones count,
-// since they are the same servers. Names are asked for side by side. What could not be resolved is returned by Host, whether an earlier
-// answer stands in for it or not.
+// Resolve expands each endpoint's Host ("name:port", "10.0.0.1:8000", "[fd00::1]:8000") into one endpoint per address,
+// with Name set. A name with several addresses, as a headless service has, is several endpoints; of a name with
+// addresses of both families the IPv4 ones count, since they are the same servers. Names are asked for side by side.
+// What could not be resolved is returned by Host, whether an earlier answer stands in for it or not.
 func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoint, map[string]error) {
 	faults := make(map[string]error)
 	answers := r.ask(ctx, configured)

@@ -10,7 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// E42, D06: names become endpoints with addresses, IPv6 in brackets, one family each, sorted, and a name server that fails takes nothing away.
+// E42, D06: names become endpoints with addresses, IPv6 in brackets, one family each, sorted, and a name server that
+// fails takes nothing away.
 func TestResolve(t *testing.T) {
 	down := false
 	answers := map[string][]string{

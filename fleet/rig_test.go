@@ -160,7 +160,8 @@ func auditRow(t *testing.T, p *Pool, ep *endpoint) {
 	}
 }
 
-// auditList checks that the requests before their first token are linked both ways, in the order sent, and are all there are.
+// auditList checks that the requests before their first token are linked both ways, in the order sent, and are all
+// there are.
 func auditList(t *testing.T, ep *endpoint) {
 	t.Helper()
 	n := 0

@@ -62,8 +62,8 @@ func both(fs ...func(*Pool)) func(*Pool) {
 	}
 }
 
-// F06, F07: one late reading is harmless, an endpoint without any is left out while others have theirs, and when nobody has one, routing
-// goes on by what it counts itself.
+// F06, F07: one late reading is harmless, an endpoint without any is left out while others have theirs, and when nobody
+// has one, routing goes on by what it counts itself.
 func TestStaleEndpointLeavesAndReturns(t *testing.T) {
 	play(t, newPool(t, 2), []step{
 		{at: 0, says: "both read at 0", want: "e0 e1"},
@@ -304,7 +304,8 @@ func end(at float64, name string, times int, e Ending) func(*Pool) {
 	}
 }
 
-// E16: being put aside ends by itself, soon after one fault and later where faults go on, and a success ends it at once.
+// E16: being put aside ends by itself, soon after one fault and later where faults go on, and a success ends it at
+// once.
 func TestEjectionExpires(t *testing.T) {
 	fresh := func(at float64) func(*Pool) { return func(p *Pool) { observeAll(p, at) } }
 	play(t, newPool(t, 2), []step{
@@ -365,7 +366,8 @@ func TestFastFailingEndpointIsNoSink(t *testing.T) {
 	}
 }
 
-// E19: a draining endpoint gets nothing new and keeps what it has; taken back, it serves again. Draining hides no other fault.
+// E19: a draining endpoint gets nothing new and keeps what it has; taken back, it serves again. Draining hides no other
+// fault.
 func TestDrain(t *testing.T) {
 	p := newPool(t, 2)
 	eps := named(2)
@@ -393,7 +395,8 @@ func TestDrain(t *testing.T) {
 	empty(t, p)
 }
 
-// E25, E27, D04: who is removed gets nothing more and leaves nothing behind; who comes back under the same name is someone else.
+// E25, E27, D04: who is removed gets nothing more and leaves nothing behind; who comes back under the same name is
+// someone else.
 func TestRemovedEndpointStartsClean(t *testing.T) {
 	p := newPool(t, 2)
 	q := prompt(1, 25_600)
@@ -468,7 +471,8 @@ func TestEngineRestartClearsPrefix(t *testing.T) {
 	}
 }
 
-// E39: an endpoint's share of the index follows its own cache size, and impossible sizes (Z08) neither empty nor flood it.
+// E39: an endpoint's share of the index follows its own cache size, and impossible sizes (Z08) neither empty nor flood
+// it.
 func TestIndexFollowsCacheSize(t *testing.T) {
 	p := newPool(t, 1)
 	size := func(tokens float64) {

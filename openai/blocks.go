@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// UnitBytes is the unit in which prefix blocks are measured, and the size of a prompt's first ones: about 60 tokens of English, so a few
-	// engine blocks of 16.
+	// UnitBytes is the unit in which prefix blocks are measured, and the size of a prompt's first ones: about 60 tokens
+	// of English, so a few engine blocks of 16.
 	UnitBytes = 256
-	// MaxBlocks is how many leading blocks of a prompt are hashed: 4 MiB. What lies beyond can't change where a request is
-	// best sent, and one body can't fill the index.
+	// MaxBlocks is how many leading blocks of a prompt are hashed: 4 MiB. What lies beyond can't change where a request
+	// is best sent, and one body can't fill the index.
 	MaxBlocks = smallBlocks + middleBlocks + 1008
 
 	smallBlocks, middleBlocks = 64, 48
 	middleUnits, largeUnits   = 4, 16
 )
 
-// unitsOf is the size of block k in units of UnitBytes. Blocks grow to 1 KiB after 16 KiB of prompt and to 4 KiB after 64 KiB: two prompts that
-// part inside a block share up to 6 % more than is seen, and a prompt of 220 KB has 151 blocks where it would have 880.
+// unitsOf is the size of block k in units of UnitBytes. Blocks grow to 1 KiB after 16 KiB of prompt and to 4 KiB after
+// 64 KiB: two prompts that part inside a block share up to 6 % more than is seen, and a prompt of 220 KB has 151 blocks
+// where it would have 880.
 func unitsOf(k int) int {
 	switch {
 	case k < smallBlocks:
@@ -31,17 +32,18 @@ func unitsOf(k int) int {
 	return largeUnits
 }
 
-// Blocks returns the chained hashes of the prompt of the request that s read last, and for each how many units of UnitBytes the prompt has
-// up to its end. Block i stands for everything up to its end, so the equal leading blocks of two requests are what they share. The trailing
-// run is hashed too, however short: requests may differ in nothing else, as with an image's address. Empty for a form and where there is no prompt.
+// Blocks returns the chained hashes of the prompt of the request that s read last, and for each how many units of
+// UnitBytes the prompt has up to its end. Block i stands for everything up to its end, so the equal leading blocks of
+// two requests are what they share. The trailing run is hashed too, however short: requests may differ in nothing else,
+// as with an image's address. Empty for a form and where there is no prompt.
 //
-// The chain starts from model (the name that is served: an adapter's, or what an alias resolves to) and from the fields that
-// change the prompt as a whole:
-// previous_response_id, cache_salt, chat_template, chat_template_kwargs, reasoning_effort, reasoning, mm_processor_kwargs
-// and truncate_prompt_tokens, since engines share no cache across those. Then come, whatever their order in the body, as one stream of bytes: tools, functions,
-// system, instructions, documents, prompt, messages, input, query, texts, text_1, text_2, suffix. That is the order in
-// which chat templates place them. response_format and tool_choice stay out: they bind the output, and agents change
-// tool_choice from turn to turn while the prefix stays in the engine's cache.
+// The chain starts from model (the name that is served: an adapter's, or what an alias resolves to) and from the fields
+// that change the prompt as a whole: previous_response_id, cache_salt, chat_template, chat_template_kwargs,
+// reasoning_effort, reasoning, mm_processor_kwargs and truncate_prompt_tokens, since engines share no cache across
+// those. Then come, whatever their order in the body, as one stream of bytes: tools, functions, system, instructions,
+// documents, prompt, messages, input, query, texts, text_1, text_2, suffix. That is the order in which chat templates
+// place them. response_format and tool_choice stay out: they bind the output, and agents change tool_choice from turn
+// to turn while the prefix stays in the engine's cache.
 //
 // The result is overwritten by the next call and must not be kept after s is Reset.
 func (s *Scratch) Blocks(model string) (blocks []uint64, ends []int32) {
@@ -100,8 +102,8 @@ func within(p []byte, base int64, sp span) []byte {
 	return p[from:to]
 }
 
-// hasher cuts a stream of bytes into blocks. Whole blocks are hashed where they lie; only what straddles the border of a
-// part or a field is copied to the tail.
+// hasher cuts a stream of bytes into blocks. Whole blocks are hashed where they lie; only what straddles the border of
+// a part or a field is copied to the tail.
 type hasher struct {
 	s     *Scratch
 	chain uint64
@@ -141,8 +143,8 @@ func (h *hasher) filled(n int) {
 	}
 }
 
-// add hashes a block on its own and folds it into the chain by two rounds of multiply and rotate. Seeding the hash with the
-// chain instead would make each block wait for the one before.
+// add hashes a block on its own and folds it into the chain by two rounds of multiply and rotate. Seeding the hash with
+// the chain instead would make each block wait for the one before.
 func (h *hasher) add(p []byte) {
 	if len(h.s.blocks) >= MaxBlocks {
 		return

@@ -138,7 +138,8 @@ func TestReadAllocations(t *testing.T) {
 	}
 }
 
-// Blocks grow with their place in the prompt; ends counts in units of the smallest, the trailing one rounded up, and where a prompt is split makes no difference.
+// Blocks grow with their place in the prompt; ends counts in units of the smallest, the trailing one rounded up, and
+// where a prompt is split makes no difference.
 func TestBlocksGrow(t *testing.T) {
 	const prompt = 100_000
 	var s Scratch

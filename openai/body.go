@@ -42,8 +42,8 @@ func NewBudget(total int64) *Budget {
 	return &Budget{total: total}
 }
 
-// Used is the number of bytes reserved at this moment: buffer capacities, which is what the process really holds, not the
-// bytes that have arrived.
+// Used is the number of bytes reserved at this moment: buffer capacities, which is what the process really holds, not
+// the bytes that have arrived.
 func (b *Budget) Used() int64 {
 	if b == nil {
 		return 0
@@ -80,15 +80,16 @@ func (b *Budget) put(s *segment) {
 	b.pools[s.class].Put(s)
 }
 
-// sizeClass is the smallest power of two that holds size, as an index from minSegment; sizes over maxSegment get maxSegment.
+// sizeClass is the smallest power of two that holds size, as an index from minSegment; sizes over maxSegment get
+// maxSegment.
 func sizeClass(size int64) int {
 	size = min(max(size, minSegment), maxSegment)
 	return bits.Len64(uint64(size-1)) - bits.Len64(minSegment-1)
 }
 
 // A Body is a request body held in memory in segments. Its bytes never change, so any number of readers can send it to
-// any number of endpoints in turn, each getting what the client sent. A body of known length up to 1 MiB is one segment; a longer one, or one of
-// unknown length, grows by segments that are never copied together.
+// any number of endpoints in turn, each getting what the client sent. A body of known length up to 1 MiB is one
+// segment; a longer one, or one of unknown length, grows by segments that are never copied together.
 type Body struct {
 	parts  [][]byte // filled bytes, in order; none is empty
 	owned  []*segment
@@ -116,10 +117,10 @@ func (b *Body) add(p []byte) {
 	}
 }
 
-// ReadBody reads a whole body from r. contentLength is the announced length, or negative when it is not known; r is read
-// to exactly that length, or to its end. limit is in bytes, zero or less means DefaultBodyLimit. A claimed length reserves
-// at most 1 MiB before its bytes arrive, so that claims cost a client what they cost us. Errors wrap ErrTooLarge,
-// ErrBudget, io.ErrUnexpectedEOF or what r returned; nothing stays reserved then.
+// ReadBody reads a whole body from r. contentLength is the announced length, or negative when it is not known; r is
+// read to exactly that length, or to its end. limit is in bytes, zero or less means DefaultBodyLimit. A claimed length
+// reserves at most 1 MiB before its bytes arrive, so that claims cost a client what they cost us. Errors wrap
+// ErrTooLarge, ErrBudget, io.ErrUnexpectedEOF or what r returned; nothing stays reserved then.
 func ReadBody(r io.Reader, contentLength, limit int64, budget *Budget) (*Body, error) {
 	if limit <= 0 {
 		limit = DefaultBodyLimit
@@ -236,9 +237,9 @@ func (b *Body) release() {
 	b.parts, b.owned = nil, nil
 }
 
-// Reader returns a new reader from the first byte. Each one must be closed, or the memory is never returned. Reading and
-// closing may happen on different goroutines at the same time; two goroutines must not read from one reader. After the
-// body is gone (freed, all readers closed) it returns a reader that is already closed.
+// Reader returns a new reader from the first byte. Each one must be closed, or the memory is never returned. Reading
+// and closing may happen on different goroutines at the same time; two goroutines must not read from one reader. After
+// the body is gone (freed, all readers closed) it returns a reader that is already closed.
 func (b *Body) Reader() io.ReadCloser {
 	r := &bodyReader{body: b}
 	if !b.hold() {
@@ -302,8 +303,8 @@ func (r *bodyReader) advance(n int) {
 	}
 }
 
-// WriteTo writes each segment in one call, so that a connection sees large writes. net/http doesn't find it where a length
-// is known: see CopyBody.
+// WriteTo writes each segment in one call, so that a connection sees large writes. net/http doesn't find it where a
+// length is known: see CopyBody.
 func (r *bodyReader) WriteTo(w io.Writer) (int64, error) {
 	if !r.enter() {
 		return 0, ErrClosed
@@ -335,10 +336,10 @@ func (r *bodyReader) Close() error {
 	return nil
 }
 
-// CopyBody writes what is left of a body's reader to dst, segment by segment. It is for the ReadFrom of a connection that a
-// Transport's DialContext returns: net/http hands it the reader inside an io.LimitedReader, which hides the WriterTo and
-// makes 400 KB thirteen writes through a fresh buffer; so the request costs 118 instead of 171 µs of CPU on both ends
-// together. It reports false, with nothing done, for any other reader: read from that as usual.
+// CopyBody writes what is left of a body's reader to dst, segment by segment. It is for the ReadFrom of a connection
+// that a Transport's DialContext returns: net/http hands it the reader inside an io.LimitedReader, which hides the
+// WriterTo and makes 400 KB thirteen writes through a fresh buffer; so the request costs 118 instead of 171 µs of CPU
+// on both ends together. It reports false, with nothing done, for any other reader: read from that as usual.
 func CopyBody(dst io.Writer, src io.Reader) (n int64, ok bool, err error) {
 	limited, ok := src.(*io.LimitedReader)
 	if !ok {

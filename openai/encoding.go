@@ -17,7 +17,8 @@ import (
 const maxWindow = 8 << 20
 
 // decoded returns what a body says, held for the caller (release it): the body itself where it is not encoded or empty
-// (an empty one is no fault, whatever coding it claims), otherwise a new Body under the same limit and budget, so that a small body can't unpack without bound.
+// (an empty one is no fault, whatever coding it claims), otherwise a new Body under the same limit and budget, so that
+// a small body can't unpack without bound.
 func decoded(contentEncoding string, b *Body) (*Body, error) {
 	coding := strings.ToLower(strings.TrimSpace(contentEncoding))
 	if coding == "" || coding == "identity" || b.size == 0 {

@@ -30,8 +30,8 @@ const (
 	TimedOut                     // the deadline passed in the queue or before the first byte
 )
 
-// NoModelMessage is the sentence that clients and their scripts know from the reference gateway; it stands in the message
-// of every ModelNotFound.
+// NoModelMessage is the sentence that clients and their scripts know from the reference gateway; it stands in the
+// message of every ModelNotFound.
 const NoModelMessage = "no matching model: set the model in the request body or the x-gateway-model-name header"
 
 type caseRow struct {
@@ -100,9 +100,9 @@ type Error struct {
 // Error is the code and the message, for logs.
 func (e *Error) Error() string { return e.Code + ": " + e.Message }
 
-// AsError gives any error of this package, or one that wraps it, its place in the table: an Error is itself, ErrTooLarge and
-// http.MaxBytesError are 413, ErrBudget is 429 with a Retry-After of one second. Anything else met while reading a body means
-// that the client stopped sending and is 400.
+// AsError gives any error of this package, or one that wraps it, its place in the table: an Error is itself,
+// ErrTooLarge and http.MaxBytesError are 413, ErrBudget is 429 with a Retry-After of one second. Anything else met
+// while reading a body means that the client stopped sending and is 400.
 func AsError(err error) *Error {
 	var e *Error
 	var tooLarge *http.MaxBytesError
@@ -166,8 +166,8 @@ func WriteError(w http.ResponseWriter, e *Error) {
 }
 
 // SSEError is e as the last event of a stream that broke, to be written after a complete line. It starts with an empty
-// line, so that an event whose own empty line is missing ends before it and doesn't swallow it; an empty line more means
-// nothing in SSE.
+// line, so that an event whose own empty line is missing ends before it and doesn't swallow it; an empty line more
+// means nothing in SSE.
 func SSEError(e *Error) []byte {
 	p := append([]byte("\nevent: error\ndata: "), e.JSON()...)
 	return append(p, "\n\n"...)

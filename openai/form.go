@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// readForm walks over all parts of a form, so that the model is found wherever it stands, also after a large file, and a body that ends early
-// or lacks its boundary is an error.
+// readForm walks over all parts of a form, so that the model is found wherever it stands, also after a large file, and
+// a body that ends early or lacks its boundary is an error.
 func (r *Request) readForm(b *Body, boundary string) error {
 	src := b.Reader()
 	defer func() { _ = src.Close() }()

@@ -12,9 +12,9 @@ type Model struct {
 	Raw    json.RawMessage
 }
 
-// MergeModels writes one list of models out of several, in the order given, each object as its engine wrote it: clients read fields
-// that we know nothing of.
-// Of several with one ID the first stays. A Model without Raw is written with its id and parent alone.
+// MergeModels writes one list of models out of several, in the order given, each object as its engine wrote it: clients
+// read fields that we know nothing of. Of several with one ID the first stays. A Model without Raw is written with its
+// id and parent alone.
 func MergeModels(lists ...[]Model) []byte {
 	var out bytes.Buffer
 	out.WriteString(`{"object":"list","data":[`)

@@ -8,13 +8,14 @@ type Path struct {
 	Operation string
 	// Body is true when the call carries a body with a model in it; otherwise Read has nothing to read.
 	Body bool
-	// Stateful is true for calls on an object that lives at one endpoint (a stored response), which its identifier selects.
+	// Stateful is true for calls on an object that lives at one endpoint (a stored response), which its identifier
+	// selects.
 	Stateful bool
 }
 
 // PathOf looks a URL path (decoded, without query) up in the one table of paths that are open to clients. One trailing
-// slash is tolerated, as some clients add one. What is not in the table is closed: engines serve their administration (loading adapters,
-// resetting caches, sleeping, profiling) on the same port.
+// slash is tolerated, as some clients add one. What is not in the table is closed: engines serve their administration
+// (loading adapters, resetting caches, sleeping, profiling) on the same port.
 func PathOf(path string) (Path, bool) {
 	path = strings.TrimSuffix(path, "/")
 	if p, ok := fixedPath(path); ok {
@@ -62,7 +63,8 @@ func fixedPath(path string) (Path, bool) {
 	return Path{Operation: op, Body: true}, true
 }
 
-// secondaryPath holds what engines serve beside the generative calls, some of it also without the version, as vLLM does.
+// secondaryPath holds what engines serve beside the generative calls, some of it also without the version, as vLLM
+// does.
 func secondaryPath(path string) (Path, bool) {
 	op := ""
 	switch path {

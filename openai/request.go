@@ -24,13 +24,14 @@ type Request struct {
 	Model string
 	// Stream is what the body asks for; null and absent are false, as engines take them.
 	Stream bool
-	// OutputLimit is the largest number of output tokens asked for, -1 when the body sets none. Of several names the one
-	// that engines prefer counts: max_completion_tokens, then max_tokens, then max_output_tokens.
+	// OutputLimit is the largest number of output tokens asked for, -1 when the body sets none. Of several names the
+	// one that engines prefer counts: max_completion_tokens, then max_tokens, then max_output_tokens.
 	OutputLimit int
 	// PreviousResponseID names the stored response that this request continues; only the endpoint that holds it can.
 	PreviousResponseID string
-	// PromptBytes counts the bytes of all fields that reach the prompt, as they stand in the body. MediaBytes is the part
-	// of it that is base64 media or an uploaded file, whose tokens don't grow with its bytes: estimate text from the rest.
+	// PromptBytes counts the bytes of all fields that reach the prompt, as they stand in the body. MediaBytes is the
+	// part of it that is base64 media or an uploaded file, whose tokens don't grow with its bytes: estimate text from
+	// the rest.
 	PromptBytes, MediaBytes int64
 	// Form is true for a multipart body.
 	Form bool
@@ -64,7 +65,8 @@ func (s *Scratch) Reset() {
 	s.fields = [fieldCount]span{}
 }
 
-// field is a top-level field that is read. The order of those from firstPrompt on is the order in which they are hashed.
+// field is a top-level field that is read. The order of those from firstPrompt on is the order in which they are
+// hashed.
 type field int
 
 const (
@@ -175,20 +177,20 @@ func rarestField(key []byte) field {
 	return noField
 }
 
-// Read finds the fields of a request in its body. The body must stay until s is Reset: Blocks reads it again. Errors are
-// *Error with status 400, 413, 415 or 429 (see AsError) and name the byte where reading stopped.
+// Read finds the fields of a request in its body. The body must stay until s is Reset: Blocks reads it again. Errors
+// are *Error with status 400, 413, 415 or 429 (see AsError) and name the byte where reading stopped.
 //
 // A JSON body is accepted exactly when encoding/json accepts it as one object, with white space around it, except where
 // readers differ and so the gateway could route what the engine reads otherwise. All of these are 400:
 //   - a byte-order mark, NaN and Infinity, text or a second object after the object;
 //   - invalid UTF-8, which some readers replace and some refuse;
-//   - model given more than once with different values, or more than four times at all. Of any other repeated field
-//     the last one counts, as it does in every engine;
+//   - model given more than once with different values, or more than four times at all. Of any other repeated field the
+//     last one counts, as it does in every engine;
 //   - a model that is not a string, is empty, is over MaxModelBytes, or holds a lone surrogate or a control character;
 //     a lone surrogate in a top-level key.
 //
-// Names of fields are matched exactly, in case too, after unescaping. A missing model is not an error: the caller knows whether a
-// header can stand in. Nothing but these fields is judged; the rest is the engine's to refuse. Nesting is
+// Names of fields are matched exactly, in case too, after unescaping. A missing model is not an error: the caller knows
+// whether a header can stand in. Nothing but these fields is judged; the rest is the engine's to refuse. Nesting is
 // bounded at encoding/json's 10 000 levels, numbers have no bound.
 //
 // multipart/form-data is read for its model and stream parts. A body with one Content-Encoding of gzip, deflate, br or

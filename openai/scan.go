@@ -83,8 +83,8 @@ func (s *scanner) message() string {
 	return fmt.Sprintf("%s, found %q at byte %d", s.what, []byte{s.odd}, s.at)
 }
 
-// space skips white space and returns the byte after it without consuming it, 0 at the end. A NUL in the body is not legal
-// anywhere outside a string either, so the two need no telling apart.
+// space skips white space and returns the byte after it without consuming it, 0 at the end. A NUL in the body is not
+// legal anywhere outside a string either, so the two need no telling apart.
 func (s *scanner) space() byte {
 	for {
 		for s.i < len(s.p) {
@@ -127,8 +127,8 @@ const (
 	done        // the scanner stands after a value
 )
 
-// object passes over an object, the scanner standing before its brace. member is called after each key and its colon, and
-// must pass over the value.
+// object passes over an object, the scanner standing before its brace. member is called after each key and its colon,
+// and must pass over the value.
 func (s *scanner) object(member func(key span, escaped bool) bool) bool {
 	st := s.open()
 	for st == inside {
@@ -259,8 +259,8 @@ func (s *scanner) literal(word string) bool {
 	return true
 }
 
-// number follows the grammar of JSON; its size is of no interest, since it is the engine that reads it. Whole numbers without a sign, which is what lists
-// of token ids hold, are passed over in one short loop.
+// number follows the grammar of JSON; its size is of no interest, since it is the engine that reads it. Whole numbers
+// without a sign, which is what lists of token ids hold, are passed over in one short loop.
 func (s *scanner) number() bool {
 	i := wholeNumber(s.p, s.i)
 	if i < 0 {
@@ -273,8 +273,8 @@ func (s *scanner) number() bool {
 	return true
 }
 
-// wholeNumber returns the index after a whole number above 0 at p[i], or -1 where there is another kind of number, or none,
-// or where p ends with it and it may go on.
+// wholeNumber returns the index after a whole number above 0 at p[i], or -1 where there is another kind of number, or
+// none, or where p ends with it and it may go on.
 func wholeNumber(p []byte, i int) int {
 	if i >= len(p) || p[i]-'1' >= 9 {
 		return -1
@@ -467,15 +467,16 @@ const (
 	highs = 0x8080808080808080
 )
 
-// special marks, in the high bit of each byte of x, those that are not plain: quotes, backslashes, control characters and all above
-// ASCII; the other bits mean nothing. Only its lowest mark is sure to be right, because a borrow can spoil those above it. Flipping the bit
-// of 2 puts the quote next to the control characters, so that one subtraction finds both.
+// special marks, in the high bit of each byte of x, those that are not plain: quotes, backslashes, control characters
+// and all above ASCII; the other bits mean nothing. Only its lowest mark is sure to be right, because a borrow can
+// spoil those above it. Flipping the bit of 2 puts the quote next to the control characters, so that one subtraction
+// finds both.
 func special(x uint64) uint64 {
 	return ((x ^ 2*ones) - 0x21*ones) | ((x ^ '\\'*ones) - ones) | x
 }
 
-// plain returns the index of the first byte of p, from i on, that is not plain text, or len(p). It looks at 32 bytes at a
-// time; bytes.IndexByte for the quote and again for each other kind reads everything four times. The first eight come
+// plain returns the index of the first byte of p, from i on, that is not plain text, or len(p). It looks at 32 bytes at
+// a time; bytes.IndexByte for the quote and again for each other kind reads everything four times. The first eight come
 // first on their own: where there are escapes there are many.
 func plain(p []byte, i int) int {
 	if i+8 <= len(p) {

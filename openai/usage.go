@@ -12,16 +12,16 @@ const (
 	maxCount = 1 << 40  // a larger count of tokens is a mistake
 )
 
-// Usage is what an engine says a request cost, in tokens. PromptTokens holds the cached ones too, whatever the API's own
-// convention. Seen is false when no usage was reported; the counts are 0 then.
+// Usage is what an engine says a request cost, in tokens. PromptTokens holds the cached ones too, whatever the API's
+// own convention. Seen is false when no usage was reported; the counts are 0 then.
 type Usage struct {
 	PromptTokens, CachedTokens, OutputTokens int
 	Seen                                     bool
 }
 
-// A UsageReader reads usage out of a reply whose bytes pass by in pieces of any size. It never changes or keeps the bytes
-// it is given, never fails, and holds at most one line of a stream (up to 1 MiB) or one usage object. Make one with
-// NewUsageReader or Reset; not for use by several goroutines at once.
+// A UsageReader reads usage out of a reply whose bytes pass by in pieces of any size. It never changes or keeps the
+// bytes it is given, never fails, and holds at most one line of a stream (up to 1 MiB) or one usage object. Make one
+// with NewUsageReader or Reset; not for use by several goroutines at once.
 type UsageReader struct {
 	sse    bool
 	held   []byte // an incomplete line, or the usage object under way
@@ -49,8 +49,8 @@ const (
 	counterCount
 )
 
-// NewUsageReader makes a reader for an event stream (sse) or for a plain JSON reply; go by the reply's Content-Type, not by
-// what the request asked for: an error comes as plain JSON where a stream was asked for.
+// NewUsageReader makes a reader for an event stream (sse) or for a plain JSON reply; go by the reply's Content-Type,
+// not by what the request asked for: an error comes as plain JSON where a stream was asked for.
 func NewUsageReader(sse bool) *UsageReader {
 	return &UsageReader{sse: sse}
 }
@@ -94,8 +94,8 @@ func (u *UsageReader) Usage() Usage {
 // where an engine reports no usage.
 func (u *UsageReader) Events() int { return u.events }
 
-// CompleteLines is the length of p up to and with its last line end, 0 when no line ends in p. A proxy that forwards only
-// complete lines of a stream can append an error event at any moment.
+// CompleteLines is the length of p up to and with its last line end, 0 when no line ends in p. A proxy that forwards
+// only complete lines of a stream can append an error event at any moment.
 func CompleteLines(p []byte) int {
 	return max(bytes.LastIndexByte(p, '\n'), bytes.LastIndexByte(p, '\r')) + 1
 }
@@ -161,7 +161,8 @@ func (u *UsageReader) line(p []byte) {
 	}
 }
 
-// event reads usage at the top of an event, or one level down: in response (the responses API) or in message (the messages API).
+// event reads usage at the top of an event, or one level down: in response (the responses API) or in message (the
+// messages API).
 func (u *UsageReader) event(p []byte) {
 	c := u.begin(p)
 	_ = c.object(func(key span, _ bool) bool {
@@ -203,8 +204,8 @@ func (u *UsageReader) end() {
 
 func (u *UsageReader) text(sp span) []byte { return u.parts[0][sp.start:sp.end] }
 
-// usage reads a usage object, the scanner standing before it. Anything else in its place is passed over: what an engine writes must
-// never break a stream.
+// usage reads a usage object, the scanner standing before it. Anything else in its place is passed over: what an engine
+// writes must never break a stream.
 func (u *UsageReader) usage() bool {
 	c := &u.scan
 	if c.space() != '{' {
@@ -262,8 +263,8 @@ func (u *UsageReader) count(which counter) bool {
 	return true
 }
 
-// plainState is where the reading of a plain reply stands. It follows strings and levels only, so that a reply of any size
-// passes without being held; what is no JSON finds no usage, or a wrong one of its own making.
+// plainState is where the reading of a plain reply stands. It follows strings and levels only, so that a reply of any
+// size passes without being held; what is no JSON finds no usage, or a wrong one of its own making.
 type plainState struct {
 	depth   int
 	inText  bool
@@ -314,8 +315,8 @@ func (s *plainState) atUsage() bool {
 	return s.depth == 1 && !s.capture && s.named == len("usage") && string(s.name[:s.named]) == "usage"
 }
 
-// structure returns the index of the first byte of p, from i on, that may open or close a string, a list or an object, or
-// len(p). It passes over the numbers of embeddings eight bytes at a time.
+// structure returns the index of the first byte of p, from i on, that may open or close a string, a list or an object,
+// or len(p). It passes over the numbers of embeddings eight bytes at a time.
 func structure(p []byte, i int) int {
 	for ; i+8 <= len(p); i += 8 {
 		x := binary.LittleEndian.Uint64(p[i:])

@@ -1,9 +1,9 @@
 // Package prefix remembers which endpoint holds which prefix blocks: chained hashes of fixed runs of prompt, so that
-// holding block k means holding everything before it. A block covers one or more units, runs of prompt of one size; sizes and limits
-// are in units.
+// holding block k means holding everything before it. A block covers one or more units, runs of prompt of one size;
+// sizes and limits are in units.
 //
-// What it holds is a guess made from what was sent: each endpoint's share is bounded by the size of its own KV
-// cache and forgotten in about the order in which the engine forgets. It promises bounded memory, and that removing an
+// What it holds is a guess made from what was sent: each endpoint's share is bounded by the size of its own KV cache
+// and forgotten in about the order in which the engine forgets. It promises bounded memory, and that removing an
 // endpoint leaves nothing of it behind. It does not lock: its owner, a fleet pool, does.
 package prefix
 
@@ -15,9 +15,9 @@ const MaxUnits = 1 << 16
 // Index says which slot (a small number that its owner gives to each endpoint) holds which blocks. The zero Index is
 // empty and ready. It must not be used by two goroutines at once.
 //
-// Every block known is an entry with one bit per slot. Each slot has a queue of its entries in the order of
-// insertion; eviction is by second chance (the clock algorithm, Corbató 1968), which needs one bit where a list per slot would need
-// two pointers, and no write that moves memory when a block is used again.
+// Every block known is an entry with one bit per slot. Each slot has a queue of its entries in the order of insertion;
+// eviction is by second chance (the clock algorithm, Corbató 1968), which needs one bit where a list per slot would
+// need two pointers, and no write that moves memory when a block is used again.
 type Index struct {
 	entries map[uint64]int32
 	keys    []uint64
@@ -42,7 +42,8 @@ type queue struct {
 // Matched is what Match found, kept for the Add that follows it: which entry each of the blocks is.
 type Matched struct{ at []int32 }
 
-// Resize says how many units of prompt the slot may hold, clamped to 0..MaxUnits; it forgets the oldest beyond that. A slot begins with none.
+// Resize says how many units of prompt the slot may hold, clamped to 0..MaxUnits; it forgets the oldest beyond that. A
+// slot begins with none.
 func (x *Index) Resize(slot, units int) {
 	x.grow(slot)
 	q := &x.slots[slot]
@@ -73,9 +74,9 @@ func (x *Index) grow(slot int) {
 	x.alive = make([]uint64, words)
 }
 
-// Match counts, for every slot, how many units of prompt it holds of the leading blocks, into dst (one value per slot, as many as there are
-// slots at most; slots beyond it are ignored). ends says for each block how many units the prompt has up to its end, growing. m is scratch
-// space to reuse.
+// Match counts, for every slot, how many units of prompt it holds of the leading blocks, into dst (one value per slot,
+// as many as there are slots at most; slots beyond it are ignored). ends says for each block how many units the prompt
+// has up to its end, growing. m is scratch space to reuse.
 func (x *Index) Match(blocks []uint64, ends, dst []int32, m *Matched) {
 	m.at = m.at[:0]
 	clear(dst)
@@ -100,8 +101,8 @@ func (x *Index) Match(blocks []uint64, ends, dst []int32, m *Matched) {
 	x.settle(dst, units)
 }
 
-// find looks a block up. The entries of a chain were mostly made one after the other, so the neighbours of the last one are tried first: they
-// lie in the same cache lines, where the map costs a miss or two for each block.
+// find looks a block up. The entries of a chain were mostly made one after the other, so the neighbours of the last one
+// are tried first: they lie in the same cache lines, where the map costs a miss or two for each block.
 func (x *Index) find(block uint64, last int32) (int32, bool) {
 	if last >= 0 && block != 0 {
 		if e := last - 1; e >= 0 && x.keys[e] == block {
@@ -115,7 +116,8 @@ func (x *Index) find(block uint64, last int32) (int32, bool) {
 	return e, ok
 }
 
-// step drops the slots that do not hold entry e, which therefore hold the units before it, and reports whether any is left.
+// step drops the slots that do not hold entry e, which therefore hold the units before it, and reports whether any is
+// left.
 func (x *Index) step(dst []int32, e, units int32) bool {
 	any := uint64(0)
 	held := x.held[int(e)*x.words : (int(e)+1)*x.words]
@@ -148,8 +150,8 @@ func (x *Index) settle(dst []int32, units int32) {
 	}
 }
 
-// Add notes that the slot was sent the blocks, and so will hold them; ends and m are those of the Match before. Of more than the
-// slot may hold, the leading blocks count.
+// Add notes that the slot was sent the blocks, and so will hold them; ends and m are those of the Match before. Of more
+// than the slot may hold, the leading blocks count.
 func (x *Index) Add(slot int, blocks []uint64, ends []int32, m *Matched) {
 	x.grow(slot)
 	q := &x.slots[slot]
@@ -178,8 +180,8 @@ func (x *Index) Add(slot int, blocks []uint64, ends []int32, m *Matched) {
 	}
 }
 
-// entry finds or makes the entry of a block; what Match found is right unless an eviction has freed or reused it since. A freed
-// entry has key 0, which is also a hash that a prompt can be made to have.
+// entry finds or makes the entry of a block; what Match found is right unless an eviction has freed or reused it since.
+// A freed entry has key 0, which is also a hash that a prompt can be made to have.
 func (x *Index) entry(block uint64, k int, size int32, m *Matched) int32 {
 	if k < len(m.at) && x.keys[m.at[k]] == block && block != 0 {
 		return m.at[k]

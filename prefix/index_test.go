@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// naive is the index as one would write it without caring for cost: per slot a list of blocks in the order of insertion.
+// naive is the index as one would write it without caring for cost: per slot a list of blocks in the order of
+// insertion.
 type naive struct {
 	limit []int
 	order [][]uint64
@@ -237,7 +238,8 @@ func chain(group, shared, length int) []uint64 {
 	return blocks
 }
 
-// P03: whatever happens, the index is what a naive one would be, holds no more than it may, and frees what nobody holds.
+// P03: whatever happens, the index is what a naive one would be, holds no more than it may, and frees what nobody
+// holds.
 func TestRandomHistories(t *testing.T) {
 	for _, slots := range []int{1, 2, 64, 65, 200} {
 		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) {
@@ -360,7 +362,8 @@ func TestHotChainSurvives(t *testing.T) {
 	}
 }
 
-// E27: an endpoint that is gone leaves nothing behind, neither for itself nor for who gets its slot, and others keep theirs.
+// E27: an endpoint that is gone leaves nothing behind, neither for itself nor for who gets its slot, and others keep
+// theirs.
 func TestClearLeavesNothing(t *testing.T) {
 	x := new(Index)
 	for slot := range 3 {
@@ -462,8 +465,8 @@ func TestMatchAndAddOfKnownBlocksDoNotAllocate(t *testing.T) {
 	}
 }
 
-// filled makes an index of so many slots, each full, and the chains it holds: conversations of 200 blocks, of which the first 20 are
-// shared by ten, each held by two slots.
+// filled makes an index of so many slots, each full, and the chains it holds: conversations of 200 blocks, of which the
+// first 20 are shared by ten, each held by two slots.
 func filled(slots, each int) (*Index, [][]uint64) {
 	x := new(Index)
 	var chains [][]uint64

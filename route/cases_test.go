@@ -50,7 +50,8 @@ func wantEven(t *testing.T, what string, counts []int) {
 	}
 }
 
-// E01: ties don't go to the first. E04: seeds that are only a counter, or all of one tick, spread as well as random ones.
+// E01: ties don't go to the first. E04: seeds that are only a counter, or all of one tick, spread as well as random
+// ones.
 // E08: at one request at a time every endpoint is used.
 func TestTiesSpread(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 1))
@@ -94,8 +95,8 @@ func TestNewPrefixesSpreadAndStay(t *testing.T) {
 	wantEven(t, "prefixes", counts)
 }
 
-// E36: 256 unrelated prompts at once occupy all endpoints alike. E05, E45: so does a burst shorter than a scrape, of which no
-// reading tells: what was sent is booked. Endpoints that fail leave their share to all others.
+// E36: 256 unrelated prompts at once occupy all endpoints alike. E05, E45: so does a burst shorter than a scrape, of
+// which no reading tells: what was sent is booked. Endpoints that fail leave their share to all others.
 func TestBurstsSpread(t *testing.T) {
 	queue, err := Weights(map[string]float64{ScorerQueue: 2, ScorerRunningRequests: 1})
 	if err != nil {
@@ -151,8 +152,8 @@ func TestLoadBeatsCache(t *testing.T) {
 	}
 }
 
-// E13: an endpoint with long sessions that finishes nothing is the busiest, by what is in flight there now. So it is when the
-// engine tells nothing.
+// E13: an endpoint with long sessions that finishes nothing is the busiest, by what is in flight there now. So it is
+// when the engine tells nothing.
 func TestInFlightCountsAgainst(t *testing.T) {
 	for _, running := range []float32{0, nan()} {
 		p, err := Weights(map[string]float64{ScorerRunningRequests: 1})

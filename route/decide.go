@@ -7,7 +7,8 @@ import "math"
 const huge = 1e30
 
 // Decide chooses an endpoint for v.Request. It allocates nothing once v's scratch space has grown to the number of
-// endpoints, and gives the same answer for the same View. Whatever the readings say, totals of kept endpoints are finite.
+// endpoints, and gives the same answer for the same View. Whatever the readings say, totals of kept endpoints are
+// finite.
 func (p *Profile) Decide(v *View) Decision {
 	return p.run(v, nil)
 }
@@ -75,8 +76,8 @@ func (p *Profile) filter(v *View, trace *Explanation) int {
 	return left
 }
 
-// add adds the weighted scores to the totals and returns how many kept endpoints' scores are not known; addUnknown
-// adds those. Most decisions have none, so this is the only pass.
+// add adds the weighted scores to the totals and returns how many kept endpoints' scores are not known; addUnknown adds
+// those. Most decisions have none, so this is the only pass.
 func (v *View) add(t *Term) int {
 	unknown, weight := 0, t.Weight
 	total, keep := v.total[:len(v.score)], v.keep[:len(v.score)]
@@ -123,9 +124,10 @@ func (p *Profile) sign() float32 {
 	return -1
 }
 
-// pick chooses among the kept endpoints by their totals: the best, or of those as good within the tie band the one
-// with the highest rendezvous hash (Thaler and Ravishankar, 1998) of the request's beginning and the endpoint's name. So replicas of the gateway that
-// share nothing still agree where a new prefix goes, and requests without a prefix spread by their seed.
+// pick chooses among the kept endpoints by their totals: the best, or of those as good within the tie band the one with
+// the highest rendezvous hash (Thaler and Ravishankar, 1998) of the request's beginning and the endpoint's name. So
+// replicas of the gateway that share nothing still agree where a new prefix goes, and requests without a prefix spread
+// by their seed.
 func (p *Profile) pick(v *View, d *Decision) {
 	sign, key, hashes := p.sign(), v.tieKey(), v.Snapshot.Hashes
 	top := v.top(sign, key)

@@ -38,7 +38,8 @@ type TermColumn struct {
 	Known   int
 }
 
-// Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same Decision.
+// Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same
+// Decision.
 func (p *Profile) Explain(v *View) Explanation {
 	e := &Explanation{Profile: p.Name, Cost: p.Cost, Unit: p.Unit}
 	e.TieRatio, e.TieSlack = p.band(v)

@@ -2,8 +2,8 @@ package route
 
 const filterStale = "stale"
 
-// Filters are the filters every profile begins with, in the order they apply. The soft ones come last, so that they
-// are lifted only for endpoints that could serve.
+// Filters are the filters every profile begins with, in the order they apply. The soft ones come last, so that they are
+// lifted only for endpoints that could serve.
 func Filters() []Filter {
 	return []Filter{
 		{Name: "notReady", Clear: clearNotReady, Says: "not ready"},
@@ -49,8 +49,8 @@ func clearAdapterMissing(keep []bool, v *View) (cleared int) {
 	return cleared
 }
 
-// clearStale leaves out endpoints whose last good reading is older than the limit. An endpoint that publishes no metrics
-// has none to be old.
+// clearStale leaves out endpoints whose last good reading is older than the limit. An endpoint that publishes no
+// metrics has none to be old.
 func clearStale(keep []bool, v *View) (cleared int) {
 	if v.StaleAfter <= 0 {
 		return 0

@@ -1,25 +1,26 @@
 package route
 
 const (
-	// decodeShare is how much of the expected decode time counts: what it slows others down by. Experiments settled on 5 %.
+	// decodeShare is how much of the expected decode time counts: what it slows others down by. Experiments settled on
+	// 5 %.
 	decodeShare = .05
 	// kvWaitFactor is how much longer than on average the KV cache takes to come free when it is needed.
 	kvWaitFactor = 2
-	// Computing again what is held elsewhere counts congestion · b²/(1−b) times more where the share b of the pool is busy, at most
-	// maxCongestion times.
+	// Computing again what is held elsewhere counts congestion · b²/(1−b) times more where the share b of the pool is
+	// busy, at most maxCongestion times.
 	congestion, maxCongestion = 2, 60
 	// decodeSlots is the batch size at which an endpoint decodes at about half its unloaded speed.
 	decodeSlots = 256
-	// adapterLoadMS is what bringing an adapter from host memory into a free slot costs, adapterEvictMS what pushing another
-	// out adds, in milliseconds: guesses of the right size (5–10 ms over the bus, 50–200 ms from a local disk).
+	// adapterLoadMS is what bringing an adapter from host memory into a free slot costs, adapterEvictMS what pushing
+	// another out adds, in milliseconds: guesses of the right size (5–10 ms over the bus, 50–200 ms from a local disk).
 	adapterLoadMS  = 50
 	adapterEvictMS = 100
 	// headProgress caps how much of the oldest prefill may be assumed done before its first token is seen.
 	headProgress = .9
 )
 
-// Latency makes the default profile: the least expected cost in milliseconds, with no weights to tune. Its terms are the request's own
-// time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
+// Latency makes the default profile: the least expected cost in milliseconds, with no weights to tune. Its terms are
+// the request's own time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
 func Latency() *Profile {
 	return &Profile{
 		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: Filters(),
@@ -33,8 +34,8 @@ func Latency() *Profile {
 	}
 }
 
-// waitMS is the time until the engine can begin with this request: prefill of what we sent there before and of what others queued
-// there, less the progress of what it computes now; or the rest of its step if that is decoding only.
+// waitMS is the time until the engine can begin with this request: prefill of what we sent there before and of what
+// others queued there, less the progress of what it computes now; or the rest of its step if that is decoding only.
 func waitMS(dst Column, v *View) {
 	kinds, rates := v.Snapshot.Kinds, v.Rates
 	waiting, own, backlog := v.reading(v.Snapshot.Waiting), v.column(v.Prefilling), v.column(v.Backlog)
@@ -71,13 +72,15 @@ func (r *Request) uncached(match float32) float32 {
 	return max(r.PromptTokens-match*r.UnitTokens, 1)
 }
 
-// prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where most of the prompt is held
-// is computed again for nothing. Those who come after pay for it too, the more the busier the pool: counting it only once, an overloaded pool
-// loses its hits to small differences in waiting, and more load for it.
+// prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where
+// most of the prompt is held is computed again for nothing. Those who come after pay for it too, the more the busier
+// the pool: counting it only once, an overloaded pool loses its hits to small differences in waiting, and more load for
+// it.
 //
-// On the other hand earlier requests may have paid: they missed, by waiting where the beginning is held, what another copy would have saved them. So a
-// copy is made when its absence has cost as much as it does, as one rents until the rent has come to the price; knowing nothing of the future that
-// is at most twice as dear as knowing all (ski rental: Karlin and others, 1988).
+// On the other hand earlier requests may have paid: they missed, by waiting where the beginning is held, what another
+// copy would have saved them. So a copy is made when its absence has cost as much as it does, as one rents until the
+// rent has come to the price; knowing nothing of the future that is at most twice as dear as knowing all (ski rental:
+// Karlin and others, 1988).
 func prefillMS(dst Column, v *View) {
 	kinds, rates, match := v.Snapshot.Kinds, v.Rates, v.column(v.Match)
 	least, price := v.Request.uncached(v.bestMatch()), v.recompute()
@@ -116,7 +119,8 @@ func (v *View) bestMatch() float32 {
 	return most
 }
 
-// missed is what a request of this total would save, did every kept endpoint hold as much of its beginning as the one that holds most.
+// missed is what a request of this total would save, did every kept endpoint hold as much of its beginning as the one
+// that holds most.
 func (v *View) missed(total float32) float32 {
 	most := v.bestMatch()
 	if most == 0 {
@@ -132,9 +136,9 @@ func (v *View) missed(total float32) float32 {
 	return total - ideal
 }
 
-// kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and their output: charging a
-// shared prefix once per request makes the endpoint that holds it look full and drives its traffic away. A running request frees what it added within
-// as many steps as it has tokens of output.
+// kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and
+// their output: charging a shared prefix once per request makes the endpoint that holds it look full and drives its
+// traffic away. A running request frees what it added within as many steps as it has tokens of output.
 func kvWaitMS(dst Column, v *View) {
 	s := v.Snapshot
 	waiting, running, use := v.reading(s.Waiting), v.reading(s.Running), v.reading(s.KVUse)

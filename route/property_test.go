@@ -17,8 +17,8 @@ import (
 // views is how many random views each property is tried on.
 const views = 2000
 
-// wildView makes a View of a few endpoints with everything that can be odd about one: endpoints that may not serve, readings
-// that are stale, absent, or one of bad, and bookkeeping columns that are nil.
+// wildView makes a View of a few endpoints with everything that can be odd about one: endpoints that may not serve,
+// readings that are stale, absent, or one of bad, and bookkeeping columns that are nil.
 func wildView(seed uint64, bad ...float32) *View {
 	r := rand.New(rand.NewPCG(seed, 2))
 	n := 1 + r.IntN(12)
@@ -108,8 +108,8 @@ func TestTotalsAreFinite(t *testing.T) {
 	}
 }
 
-// Z08: an endpoint with an impossible reading is, by that reading, neither better than the best nor worse than the worst of
-// those that are read well.
+// Z08: an endpoint with an impossible reading is, by that reading, neither better than the best nor worse than the
+// worst of those that are read well.
 func TestImpossibleReadingIsNeitherBestNorWorst(t *testing.T) {
 	for _, bad := range badReadings[:7] {
 		for _, scorer := range []string{ScorerKVCache, ScorerQueue, ScorerRunningRequests} {
@@ -245,9 +245,9 @@ func TestTiesScaleWithWeights(t *testing.T) {
 	}
 }
 
-// A better reading of one endpoint never makes its own total worse. Others' totals do change in relative scorers (queue,
-// runningRequests, predictedLatency), and may change places among themselves. One exception is meant: fewer running requests
-// free a full KV cache more slowly, so Running is left out where kvWait counts.
+// A better reading of one endpoint never makes its own total worse. Others' totals do change in relative scorers
+// (queue, runningRequests, predictedLatency), and may change places among themselves. One exception is meant: fewer
+// running requests free a full KV cache more slowly, so Running is left out where kvWait counts.
 func TestBetterReadingNeverHurts(t *testing.T) {
 	better := map[string]func(v *View, i int){
 		"waiting": func(v *View, i int) { v.Snapshot.Waiting[i] *= .7 },
@@ -291,8 +291,8 @@ func TestBetterReadingNeverHurts(t *testing.T) {
 	}
 }
 
-// A record gives back every column, NaN included, and replays to the identical Decision under its own profile, even where
-// infinite readings became unknown on the way.
+// A record gives back every column, NaN included, and replays to the identical Decision under its own profile, even
+// where infinite readings became unknown on the way.
 func TestRecordsRoundTrip(t *testing.T) {
 	for seed := range uint64(views / 20) {
 		for _, bad := range [][]float32{{nan()}, badReadings} {

@@ -31,8 +31,8 @@ const (
 	profileRoundRobin = "round-robin"
 )
 
-// Named makes the profile called name: latency, weights or round-robin. Weights are used by the profile "weights" only; nil
-// means DefaultWeights.
+// Named makes the profile called name: latency, weights or round-robin. Weights are used by the profile "weights" only;
+// nil means DefaultWeights.
 func Named(name string, weights map[string]float64) (*Profile, error) {
 	switch name {
 	case profileLatency:
@@ -51,8 +51,8 @@ func Named(name string, weights map[string]float64) (*Profile, error) {
 // ProfileNames lists the names that Named accepts.
 func ProfileNames() []string { return []string{profileLatency, profileWeights, profileRoundRobin} }
 
-// Weights returns what Named needs besides the name to make this profile again: the weights above 0 of a weights profile,
-// not nil even when there are none; nil for other profiles.
+// Weights returns what Named needs besides the name to make this profile again: the weights above 0 of a weights
+// profile, not nil even when there are none; nil for other profiles.
 func (p *Profile) Weights() map[string]float64 {
 	if p.Name != profileWeights {
 		return nil
@@ -68,8 +68,8 @@ func (p *Profile) Weights() map[string]float64 {
 	return weights
 }
 
-// Record keeps d, which p made of v, with all it was made from; the caller adds ID, Time and Pool. v is copied and may be
-// used again.
+// Record keeps d, which p made of v, with all it was made from; the caller adds ID, Time and Pool. v is copied and may
+// be used again.
 func (p *Profile) Record(v *View, d Decision) Record {
 	return Record{Profile: p.Name, Weights: p.Weights(), View: v.Clone(), Decision: d}
 }
@@ -77,8 +77,8 @@ func (p *Profile) Record(v *View, d Decision) Record {
 // OwnProfile makes the profile that made the decision.
 func (r *Record) OwnProfile() (*Profile, error) { return Named(r.Profile, r.Weights) }
 
-// ReadRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line is an error and
-// never a panic later.
+// ReadRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line
+// is an error and never a panic later.
 func ReadRecord(line []byte) (*Record, error) {
 	r := new(Record)
 	if err := json.Unmarshal(line, r); err != nil {
@@ -101,8 +101,8 @@ func ReadRecord(line []byte) (*Record, error) {
 	return r, nil
 }
 
-// Check reports the first column whose length differs from the number of endpoints, or kind that has no rate. Decide does not
-// look and may panic on such a View; whoever builds Views calls Check in tests.
+// Check reports the first column whose length differs from the number of endpoints, or kind that has no rate. Decide
+// does not look and may panic on such a View; whoever builds Views calls Check in tests.
 func (v *View) Check() error {
 	s := v.Snapshot
 	if s == nil {

@@ -24,8 +24,8 @@ type Summary struct {
 	NoEndpoint int
 	// Differ counts the records that go to another endpoint, or to none, or no longer to none.
 	Differ int
-	// Drifted counts, in a replay under the records' own profiles, those that go to the same endpoint by a Decision that differs
-	// elsewhere: another total, other fallbacks. It is 0 unless the code has changed.
+	// Drifted counts, in a replay under the records' own profiles, those that go to the same endpoint by a Decision
+	// that differs elsewhere: another total, other fallbacks. It is 0 unless the code has changed.
 	Drifted int
 	// First describes the first few that differ.
 	First []Difference
@@ -38,16 +38,16 @@ type Difference struct {
 	Was, Is string
 	// WasTotal is the recorded total, in the unit of the profile that made it.
 	WasTotal float32
-	// WasNow and IsNow are the totals of both endpoints under the profile of the replay. WasNow means nothing unless WasKept:
-	// the endpoint that was chosen passes the filters of the replay.
+	// WasNow and IsNow are the totals of both endpoints under the profile of the replay. WasNow means nothing unless
+	// WasKept: the endpoint that was chosen passes the filters of the replay.
 	WasNow, IsNow float32
 	WasKept       bool
 	// Unit is the unit of WasNow and IsNow, empty for scores.
 	Unit string
 }
 
-// Replay decides every record in r, one a line, again: under p, or each under its own profile when p is nil. A line that is
-// damaged is counted and skipped. The error is r's.
+// Replay decides every record in r, one a line, again: under p, or each under its own profile when p is nil. A line
+// that is damaged is counted and skipped. The error is r's.
 func Replay(r io.Reader, p *Profile) (*Summary, error) {
 	s := new(Summary)
 	if p != nil {

@@ -1,9 +1,9 @@
-// Package route is the decision: given one request and what is known about a pool's endpoints, which endpoint
-// serves it soonest. It filters, scores and picks, and its answer can be explained column by column.
+// Package route is the decision: given one request and what is known about a pool's endpoints, which endpoint serves it
+// soonest. It filters, scores and picks, and its answer can be explained column by column.
 //
 // It promises to be pure: it reads no clock, draws no random number, takes no lock, does no input or output, and
-// allocates nothing per decision. Everything that may influence a decision is a field of View, so the same call
-// serves production, an explanation afterwards, a replay under another profile, and a simulation.
+// allocates nothing per decision. Everything that may influence a decision is a field of View, so the same call serves
+// production, an explanation afterwards, a replay under another profile, and a simulation.
 //
 // It refuses to know where readings come from or how a request travels: that is for fleet, scrape and proxy.
 package route
@@ -14,8 +14,8 @@ import (
 	"strconv"
 )
 
-// Column holds one value per endpoint, in the row order of the Snapshot it belongs to. NaN means not known; in
-// JSON it is null.
+// Column holds one value per endpoint, in the row order of the Snapshot it belongs to. NaN means not known; in JSON it
+// is null.
 type Column []float32
 
 // MarshalJSON writes the values in shortest form and null for NaN and infinities, which JSON cannot hold.
@@ -69,12 +69,13 @@ type Request struct {
 	PromptTokens float32 `json:"promptTokens"`
 	// OutputTokens is the expected output length in tokens: the pool's mean, or the request's limit if that is less.
 	OutputTokens float32 `json:"outputTokens"`
-	// Units is the prompt's length in the units in which prefixes are measured, 0 when it was not cut into prefix blocks.
+	// Units is the prompt's length in the units in which prefixes are measured, 0 when it was not cut into prefix
+	// blocks.
 	Units int `json:"units"`
 	// UnitTokens is the estimated number of tokens in a unit.
 	UnitTokens float32 `json:"unitTokens"`
-	// Missed is the milliseconds that earlier requests with the same beginning would have saved, had more endpoints held it, as far as another
-	// copy has not been paid for by them.
+	// Missed is the milliseconds that earlier requests with the same beginning would have saved, had more endpoints
+	// held it, as far as another copy has not been paid for by them.
 	Missed float32 `json:"missed,omitempty"`
 	// Affinity identifies the leading blocks: requests that share a beginning share it. 0 means no prefix to share.
 	Affinity uint64 `json:"affinity,string"`
@@ -85,7 +86,8 @@ type State uint16
 
 // The facts a State can hold. The zero State is an endpoint that may serve.
 const (
-	// NotReady marks an endpoint that cannot serve: unreachable, loading or stalled. One that was not asked yet is stale instead.
+	// NotReady marks an endpoint that cannot serve: unreachable, loading or stalled. One that was not asked yet is
+	// stale instead.
 	NotReady State = 1 << iota
 	// Draining marks an endpoint that was taken out of traffic on purpose; it finishes what it has.
 	Draining
@@ -156,8 +158,8 @@ const Never = -1e12
 func (s *Snapshot) Len() int { return len(s.Names) }
 
 // View is a Snapshot plus what held when this request arrived: everything that filters and scorers may read. A View
-// also carries Decide's scratch space, so it must not be used by two goroutines at once; reuse it to avoid
-// allocation. Columns that are nil count as all zero.
+// also carries Decide's scratch space, so it must not be used by two goroutines at once; reuse it to avoid allocation.
+// Columns that are nil count as all zero.
 type View struct {
 	Snapshot *Snapshot `json:"snapshot"`
 	Request  Request   `json:"request"`
@@ -181,7 +183,8 @@ type View struct {
 	// HeadSince is when the engine can have begun with Head at the earliest: it was sent, and the step before was seen
 	// to end.
 	HeadSince []float64 `json:"headSince"`
-	// StepEnd is when the step should end in which the engine only decodes, in seconds; 0 where it isn't known, or it computes prompts.
+	// StepEnd is when the step should end in which the engine only decodes, in seconds; 0 where it isn't known, or it
+	// computes prompts.
 	StepEnd []float64 `json:"stepEnd,omitempty"`
 	// Held is the tokens that our requests in flight add to the KV cache: uncached prompt, never a shared prefix.
 	Held Column `json:"held"`
@@ -207,8 +210,8 @@ type View struct {
 	MeanUncached float32 `json:"meanUncached"`
 	MeanOutput   float32 `json:"meanOutput"`
 
-	// Scratch space of Decide, each as long as the Snapshot: what the filters have left, and left before the last of them;
-	// a term's values, a part of such a value, and the sum of all terms.
+	// Scratch space of Decide, each as long as the Snapshot: what the filters have left, and left before the last of
+	// them; a term's values, a part of such a value, and the sum of all terms.
 	keep, before       []bool
 	score, part, total Column
 	// zero and unknown stand in for columns that are nil and for readings that are too old; they are never written.
@@ -252,28 +255,29 @@ type Decision struct {
 	Near int32 `json:"near"`
 	// Total is the chosen endpoint's total: milliseconds in a cost profile, else the weighted sum of scores.
 	Total float32 `json:"total"`
-	// Missed is the milliseconds that this request would save, did every endpoint hold as much of its beginning as the one that
-	// holds most. A pool sums it up in Request.Missed. 0 in profiles that are not costs.
+	// Missed is the milliseconds that this request would save, did every endpoint hold as much of its beginning as the
+	// one that holds most. A pool sums it up in Request.Missed. 0 in profiles that are not costs.
 	Missed float32 `json:"missed,omitempty"`
 	// Version is the snapshot's.
 	Version uint64 `json:"version"`
 }
 
-// Profile is a complete, comparable description of how to choose. It never changes once made; see Latency, Weights
-// and RoundRobin.
+// Profile is a complete, comparable description of how to choose. It never changes once made; see Latency, Weights and
+// RoundRobin.
 type Profile struct {
 	Name    string
 	Filters []Filter
 	Terms   []Term
 	// Cost says that totals are costs and the least wins; otherwise the greatest does.
 	Cost bool
-	// Copies says that Decision.Missed is wanted: the profile has the prefill term, which makes copies of beginnings that are missed.
+	// Copies says that Decision.Missed is wanted: the profile has the prefill term, which makes copies of beginnings
+	// that are missed.
 	Copies bool
 	// Unit is what totals and values are in, for explanations; empty for scores.
 	Unit string
-	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as
-	// the best, and a rendezvous hash chooses among them. In a cost profile the band is for replicas of the gateway to agree, and vanishes
-	// as View.Alone goes to 1.
+	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as the
+	// best, and a rendezvous hash chooses among them. In a cost profile the band is for replicas of the gateway to
+	// agree, and vanishes as View.Alone goes to 1.
 	TieRatio, TieSlack float32
 }
 
@@ -282,14 +286,15 @@ type Term struct {
 	Name   string
 	Weight float32
 	Score  Scorer
-	// Absent is the value that stands for an unknown one when every endpoint's is unknown; where some are known, their mean stands
-	// for the rest.
+	// Absent is the value that stands for an unknown one when every endpoint's is unknown; where some are known, their
+	// mean stands for the rest.
 	Absent float32
 }
 
 // Scorer writes one value for each endpoint of v into dst: 0 worst to 1 best in a profile of scores, milliseconds ≥ 0
-// in a cost profile, NaN if it cannot tell (infinite values count as that). It has no state, never looks at another scorer,
-// and writes every value of dst; those of endpoints that v.Kept does not report are ignored and must not influence the others.
+// in a cost profile, NaN if it cannot tell (infinite values count as that). It has no state, never looks at another
+// scorer, and writes every value of dst; those of endpoints that v.Kept does not report are ignored and must not
+// influence the others.
 type Scorer func(dst Column, v *View)
 
 // Filter clears the endpoints that must not serve the request.

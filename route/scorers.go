@@ -17,8 +17,8 @@ const (
 	ScorerPredictedLatency = "predictedLatency"
 )
 
-// scorers is the table of scorers that a weights profile can name: a new scorer is a function, a row here, and a
-// script in testdata.
+// scorers is the table of scorers that a weights profile can name: a new scorer is a function, a row here, and a script
+// in testdata.
 func scorers() []Term {
 	return []Term{
 		{Name: ScorerQueue, Score: scoreQueue, Absent: 1},
@@ -42,14 +42,14 @@ func ScorerNames() []string {
 
 const (
 	maxWeight = 1e6
-	// tieShare of the greatest possible total is the width of a tie: totals that differ by less differ by rounding. It is a
-	// share, so that multiplying all weights changes nothing.
+	// tieShare of the greatest possible total is the width of a tie: totals that differ by less differ by rounding. It
+	// is a share, so that multiplying all weights changes nothing.
 	tieShare = 1e-5
 )
 
-// Weights makes the reference's kind of profile: the weighted sum of scores, each 0..1, normalised as llm-d's
-// picker does, so that tuned weights carry over. Names not given count 0. A negative, infinite or unknown weight is an
-// error, and so is one beyond a million, with which the others would drown.
+// Weights makes the reference's kind of profile: the weighted sum of scores, each 0..1, normalised as llm-d's picker
+// does, so that tuned weights carry over. Names not given count 0. A negative, infinite or unknown weight is an error,
+// and so is one beyond a million, with which the others would drown.
 func Weights(weights map[string]float64) (*Profile, error) {
 	p := &Profile{Name: profileWeights, Filters: Filters()}
 	sum := float32(0)
@@ -83,8 +83,8 @@ func RoundRobin() *Profile {
 	return &Profile{Name: profileRoundRobin, Cost: true, Unit: "places", Filters: Filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
 }
 
-// turn is relative: how many kept endpoints come before this one, counted from the one whose turn it is. It alone depends
-// on the order of rows.
+// turn is relative: how many kept endpoints come before this one, counted from the one whose turn it is. It alone
+// depends on the order of rows.
 func turn(dst Column, v *View) {
 	kept := uint64(0)
 	for _, keep := range v.keep {
@@ -122,7 +122,8 @@ func scoreQueue(dst Column, v *View) {
 	}
 }
 
-// scoreRunning is relative: min–max over the candidates of what the engine serves, or what we have there if that is more.
+// scoreRunning is relative: min–max over the candidates of what the engine serves, or what we have there if that is
+// more.
 func scoreRunning(dst Column, v *View) {
 	running, own := v.reading(v.Snapshot.Running), v.column(v.InFlight)
 	for i := range dst {
@@ -184,8 +185,8 @@ func scorePrefix(dst Column, v *View) {
 	}
 }
 
-// scoreLoRAAffinity is absolute, with llm-d's steps: 1 where the adapter is resident, .8 where a slot is free, .6 where it
-// waits for one, 0 where it would have to push another out. Without an adapter everyone gets 1.
+// scoreLoRAAffinity is absolute, with llm-d's steps: 1 where the adapter is resident, .8 where a slot is free, .6 where
+// it waits for one, 0 where it would have to push another out. Without an adapter everyone gets 1.
 func scoreLoRAAffinity(dst Column, v *View) {
 	steps := [8]float32{AdapterNone: 1, AdapterResident: 1, AdapterRoom: .8, AdapterWaiting: .6}
 	if v.Adapters == nil {
@@ -198,9 +199,10 @@ func scoreLoRAAffinity(dst Column, v *View) {
 	}
 }
 
-// scoreLRU is relative: for a request that no candidate holds a block of, 1 for an endpoint that never had such a request, and of the
-// others 1 for the one that has gone longest without down to 0 for the latest; .5 for everyone else. It spreads cold prompts over
-// all caches. Never stands apart, since next to it all other times would look the same.
+// scoreLRU is relative: for a request that no candidate holds a block of, 1 for an endpoint that never had such a
+// request, and of the others 1 for the one that has gone longest without down to 0 for the latest; .5 for everyone
+// else. It spreads cold prompts over all caches. Never stands apart, since next to it all other times would look the
+// same.
 func scoreLRU(dst Column, v *View) {
 	oldest, latest := v.coldSpan()
 	if latest < oldest {
@@ -221,8 +223,8 @@ func scoreLRU(dst Column, v *View) {
 	}
 }
 
-// coldSpan returns when a request without a match was last sent to those candidates that ever had one, at the earliest and at the
-// latest; latest is before oldest when none had, or when a candidate holds a block of this request.
+// coldSpan returns when a request without a match was last sent to those candidates that ever had one, at the earliest
+// and at the latest; latest is before oldest when none had, or when a candidate holds a block of this request.
 func (v *View) coldSpan() (oldest, latest float64) {
 	oldest, latest = math.Inf(1), math.Inf(-1)
 	for i, match := range v.Match {
@@ -244,7 +246,8 @@ func (v *View) coldSpan() (oldest, latest float64) {
 	return oldest, latest
 }
 
-// scorePredictedLatency is relative: the least predicted time to first token among the candidates divided by this one's.
+// scorePredictedLatency is relative: the least predicted time to first token among the candidates divided by this
+// one's.
 func scorePredictedLatency(dst Column, v *View) {
 	for i := range dst {
 		dst[i] = 1

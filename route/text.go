@@ -23,8 +23,8 @@ func (e *Explanation) WriteText(w io.Writer, v *View) error {
 	return err
 }
 
-// Reason says in one short line of ASCII why d came out of v, for a response header and for logs: profile and total, how many
-// of all endpoints were as good, and how many of the request's units the endpoint holds.
+// Reason says in one short line of ASCII why d came out of v, for a response header and for logs: profile and total,
+// how many of all endpoints were as good, and how many of the request's units the endpoint holds.
 func (p *Profile) Reason(v *View, d Decision) string {
 	b := make([]byte, 0, 96)
 	b = append(b, p.Name...)

@@ -101,8 +101,8 @@ func (c *client) askInfo(ctx context.Context, f *finding) {
 	}
 }
 
-// parseModels reads a list of models. It keeps each object as it is, leaves out what has no usable id, and takes the engine's name from the first
-// owner that is one. It reports false for what is no list.
+// parseModels reads a list of models. It keeps each object as it is, leaves out what has no usable id, and takes the
+// engine's name from the first owner that is one. It reports false for what is no list.
 func parseModels(body []byte) (models []fleet.Model, engine string, ok bool) {
 	var list struct {
 		Data []json.RawMessage `json:"data"`
@@ -137,8 +137,8 @@ func parseModels(body []byte) (models []fleet.Model, engine string, ok bool) {
 	return models, engine, true
 }
 
-// usable reports whether a model may be called that: no client can ask for a longer name, and one with control characters would spoil
-// logs.
+// usable reports whether a model may be called that: no client can ask for a longer name, and one with control
+// characters would spoil logs.
 func usable(id string) bool {
 	const longest = 1 << 10
 	return id != "" && len(id) <= longest && !strings.ContainsFunc(id, unicode.IsControl)
@@ -153,7 +153,8 @@ func engineOfOwner(owner string) string {
 	return ""
 }
 
-// ready asks whether a server without metrics serves, at path or, if that is empty, wherever it answers; and says where it did.
+// ready asks whether a server without metrics serves, at path or, if that is empty, wherever it answers; and says where
+// it did.
 func (c *client) ready(ctx context.Context, path string) (answered string, status int, err error) {
 	paths := []string{modelsPath, healthPath, tritonPath}
 	if path != "" {

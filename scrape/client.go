@@ -23,12 +23,13 @@ import (
 type client struct {
 	endpoint  fleet.Endpoint
 	transport *http.Transport
-	// dialing is how many connections are being opened: a time-out while one is says that nothing answered, and else that the answer is late.
+	// dialing is how many connections are being opened: a time-out while one is says that nothing answered, and else
+	// that the answer is late.
 	dialing atomic.Int32
 }
 
-// newClient makes a client whose requests take timeout at most. Connecting may take longer, so that at a time-out it is still seen to be under
-// way; the connection then serves the next request.
+// newClient makes a client whose requests take timeout at most. Connecting may take longer, so that at a time-out it is
+// still seen to be under way; the connection then serves the next request.
 func newClient(e fleet.Endpoint, dial func(ctx context.Context, network, address string) (net.Conn, error), timeout time.Duration) *client {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 2 * timeout}).DialContext
@@ -162,8 +163,9 @@ const (
 
 // classify says how far a request got, and why it failed in words that help.
 //
-// A refused connection counts at the first time. On loopback and in a pod network it is the kernel's word that no process listens; a full queue of
-// connections drops instead. Waiting for a second one would cost an interval of requests to a dead engine.
+// A refused connection counts at the first time. On loopback and in a pod network it is the kernel's word that no
+// process listens; a full queue of connections drops instead. Waiting for a second one would cost an interval of
+// requests to a dead engine.
 func (c *client) classify(err error, timeout time.Duration) (reach, string) {
 	var dns *net.DNSError
 	var op *net.OpError

@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// serversVariable makes this test binary a process of so many cheap metrics servers, so that their work is not counted as the scraper's.
+// serversVariable makes this test binary a process of so many cheap metrics servers, so that their work is not counted
+// as the scraper's.
 const serversVariable = "SLUICE_TEST_SERVERS"
 
 func TestMain(m *testing.M) {
@@ -28,7 +29,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serveCheaply answers every request on n ports with a prepared page, until its input ends. It writes the addresses to its output.
+// serveCheaply answers every request on n ports with a prepared page, until its input ends. It writes the addresses to
+// its output.
 func serveCheaply(n int, file string) {
 	page, err := os.ReadFile(file)
 	if err != nil {
@@ -120,8 +122,8 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkScraper measures what scraping 100 endpoints with pages of 100 KB over loopback costs this process. The goal is a tenth of a core at 200 ms, and
-// a quarter at 50 ms.
+// BenchmarkScraper measures what scraping 100 endpoints with pages of 100 KB over loopback costs this process. The goal
+// is a tenth of a core at 200 ms, and a quarter at 50 ms.
 func BenchmarkScraper(b *testing.B) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 50 * time.Millisecond} {
 		b.Run(interval.String(), func(b *testing.B) {

@@ -25,8 +25,8 @@ const (
 var columnNames = [columns]string{"waiting", "running", "kv_use", "kv_tokens", "prefill_seconds", "prefill_tokens", "decode_seconds", "decode_tokens",
 	"cached_tokens", "max_adapters", "adapters", "kv_used"}
 
-// required are the columns whose absence is reported: those that routing or learning reads. Adapters are not among them, since an
-// engine without adapters says nothing of them.
+// required are the columns whose absence is reported: those that routing or learning reads. Adapters are not among
+// them, since an engine without adapters says nothing of them.
 var required = [...]column{waiting, running, kvUse, kvTokens, prefillSeconds, prefillTokens, decodeSeconds, decodeTokens, cachedTokens}
 
 // rule says how several series of one metric become one number.
@@ -58,7 +58,8 @@ type way struct {
 	b  operand
 }
 
-// dialect is how one engine speaks. Its metrics are named prefix, ':' or '_', and a name: engines have changed from one to the other.
+// dialect is how one engine speaks. Its metrics are named prefix, ':' or '_', and a name: engines have changed from one
+// to the other.
 type dialect struct {
 	engine string
 	prefix string
@@ -91,11 +92,12 @@ func first(operands ...operand) []way {
 	return ways
 }
 
-// dialects is the table. To add an engine, add a row, a page of it under testdata/pages, a line in pages.txt, and run the tests with -rewrite.
+// dialects is the table. To add an engine, add a row, a page of it under testdata/pages, a line in pages.txt, and run
+// the tests with -rewrite.
 //
-// Seconds and tokens of a pair must move at the same moments, since their ratio is learned between two scrapes. So decode time is the
-// sum of time between tokens where there is one, which grows with every token like the count of tokens does, and not the
-// decode time of finished requests.
+// Seconds and tokens of a pair must move at the same moments, since their ratio is learned between two scrapes. So
+// decode time is the sum of time between tokens where there is one, which grows with every token like the count of
+// tokens does, and not the decode time of finished requests.
 var dialects = []dialect{
 	{
 		engine: "vllm", prefix: "vllm", separator: ":", owner: "vllm", model: "model_name",
@@ -220,7 +222,8 @@ func (d *dialect) title(o operand) string {
 	return name
 }
 
-// missing names what would have filled the columns that are not known: the metric by its present name, or the column where the engine has no metric.
+// missing names what would have filled the columns that are not known: the metric by its present name, or the column
+// where the engine has no metric.
 func (d *dialect) missing(known *[columns]float64) []string {
 	var names []string
 	for _, c := range required {

@@ -12,7 +12,8 @@ import (
 type Found struct {
 	// Engine is the configured engine, else the one found by asking, empty if neither is known.
 	Engine string
-	// Spoken is the engine whose metrics the endpoint shows, empty if it shows none; other than Engine it is a mistake in the configuration.
+	// Spoken is the engine whose metrics the endpoint shows, empty if it shows none; other than Engine it is a mistake
+	// in the configuration.
 	Spoken string
 	// MetricsPath is where metrics were found, empty if nowhere.
 	MetricsPath string
@@ -24,8 +25,8 @@ type Found struct {
 	Models []fleet.Model
 }
 
-// Probe asks one endpoint once, as the scraper would on first contact. It reports an error if the endpoint can't be reached, or neither
-// lists models nor shows metrics. It takes at most as long as ctx lets it, and 10 s.
+// Probe asks one endpoint once, as the scraper would on first contact. It reports an error if the endpoint can't be
+// reached, or neither lists models nor shows metrics. It takes at most as long as ctx lets it, and 10 s.
 func Probe(ctx context.Context, e fleet.Endpoint) (Found, error) {
 	c := newClient(e, nil, askTimeout)
 	defer c.close()

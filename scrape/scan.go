@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// What is believed of a value. An engine that says KV use is 37 may mean percent, but then .9 from it would be .9 percent, and nothing on
-// the page says so: a share above shareSlack counts as absent, and so do negative, infinite and absurd values.
+// What is believed of a value. An engine that says KV use is 37 may mean percent, but then .9 from it would be .9
+// percent, and nothing on the page says so: a share above shareSlack counts as absent, and so do negative, infinite and
+// absurd values.
 const (
 	shareSlack = 1.05
 	absurd     = 1e15
@@ -26,8 +27,8 @@ type cell struct {
 	all, own series
 }
 
-// series are values by identity. Of two with one identity the larger counts: for a counter that is the later one, for load the one that can't
-// be beaten by reading order.
+// series are values by identity. Of two with one identity the larger counts: for a counter that is the later one, for
+// load the one that can't be beaten by reading order.
 type series struct {
 	keys   []uint64
 	values []float64
@@ -144,8 +145,8 @@ func newScanner(d *dialect) *scanner {
 	return s
 }
 
-// scan reads a page and reports how many samples of its dialect it found. A last line without a line end may be cut in the middle of
-// its value, so it doesn't count.
+// scan reads a page and reports how many samples of its dialect it found. A last line without a line end may be cut in
+// the middle of its value, so it doesn't count.
 func (s *scanner) scan(page []byte) int {
 	for i := range s.cells {
 		s.cells[i].all.reset()
@@ -230,7 +231,8 @@ func believed(v float64, r rule) (float64, bool) {
 	return v, true
 }
 
-// identity hashes the labels that tell series apart, whatever their order, and says whether the series counts for the wanted model.
+// identity hashes the labels that tell series apart, whatever their order, and says whether the series counts for the
+// wanted model.
 func (s *scanner) identity() (key uint64, own bool) {
 	own = true
 	for i := range s.pairs {
@@ -246,8 +248,8 @@ func (s *scanner) identity() (key uint64, own bool) {
 	return key, own
 }
 
-// adapterSeries keeps the newest set of adapters: old label sets stay on the page for ever, and the value is the time at which each
-// was last true.
+// adapterSeries keeps the newest set of adapters: old label sets stay on the page for ever, and the value is the time
+// at which each was last true.
 func (s *scanner) adapterSeries(at float64) {
 	if math.IsNaN(at) || at < s.loraAt {
 		return
@@ -304,8 +306,8 @@ func (s *scanner) evaluate(st *step) float64 {
 	return a
 }
 
-// difference is a-b of two counters. A page may be written between the steps of the one and of the other; a difference that falls
-// while a does not would look like a restart of the engine, so it keeps its height.
+// difference is a-b of two counters. A page may be written between the steps of the one and of the other; a difference
+// that falls while a does not would look like a restart of the engine, so it keeps its height.
 func (st *step) difference(a, b float64) float64 {
 	d := max(a-b, 0)
 	if a >= st.lastA {
@@ -325,8 +327,8 @@ func (s *scanner) operand(i int) float64 {
 	return c.all.value(c.rule)
 }
 
-// names makes the lists of adapters, anew only when the labels changed. An adapter that has waiting requests and is in memory
-// is not waiting for a slot.
+// names makes the lists of adapters, anew only when the labels changed. An adapter that has waiting requests and is in
+// memory is not waiting for a slot.
 func (s *scanner) names() {
 	if !s.adaptersSeen {
 		s.running, s.queued = nil, nil
@@ -361,8 +363,8 @@ func unescape(b []byte) string {
 	return strings.NewReplacer(`\\`, `\`, `\"`, `"`, `\n`, "\n").Replace(string(b))
 }
 
-// reading is what the last scanned page says. capacity is the size of the KV cache where only asking tells it, NaN otherwise. The
-// lists of names are shared with later readings and must not be written to; so is missing.
+// reading is what the last scanned page says. capacity is the size of the KV cache where only asking tells it, NaN
+// otherwise. The lists of names are shared with later readings and must not be written to; so is missing.
 func (s *scanner) reading(capacity float64) (fleet.Reading, []string) {
 	k := &s.known
 	if math.IsNaN(k[kvTokens]) {

@@ -52,8 +52,8 @@ type place struct {
 	name string
 }
 
-// New makes a scraper for a fleet. It reports an error if readings of a pool that the fleet has would be stale before the next ones arrive, or if its
-// metrics are registered already.
+// New makes a scraper for a fleet. It reports an error if readings of a pool that the fleet has would be stale before
+// the next ones arrive, or if its metrics are registered already.
 func New(f *fleet.Fleet, opts Options) (*Scraper, error) {
 	if opts.Interval == 0 {
 		opts.Interval = DefaultInterval
@@ -101,7 +101,8 @@ func (p *Scraper) Run(ctx context.Context) error {
 	}
 }
 
-// match makes the goroutines those of the fleet's endpoints: it starts and stops them, and restarts what is reached otherwise than before.
+// match makes the goroutines those of the fleet's endpoints: it starts and stops them, and restarts what is reached
+// otherwise than before.
 func (p *Scraper) match(ctx context.Context) {
 	want := make(map[place]fleet.Endpoint)
 	pools := p.fleet.Pools()
@@ -160,7 +161,8 @@ func (p *Scraper) stop(which func(place) bool) {
 	}
 }
 
-// sameReach reports whether two endpoints are reached and understood in the same way. Labels and draining are nothing to a scraper.
+// sameReach reports whether two endpoints are reached and understood in the same way. Labels and draining are nothing
+// to a scraper.
 func sameReach(a, b *fleet.Endpoint) bool {
 	return a.Name == b.Name && a.Host == b.Host && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort && a.MetricsPath == b.MetricsPath &&
 		a.TLS == b.TLS && a.H2C == b.H2C && a.APIKey == b.APIKey
@@ -171,8 +173,8 @@ func (p *Scraper) timeout(staleAfter time.Duration) time.Duration {
 	return max(p.opts.Interval, min(time.Second, staleAfter/2))
 }
 
-// untilNext is how long to wait for an endpoint's next turn. Turns are spread over the interval by the endpoint's name, so that they are
-// the same after a restart and need no chance.
+// untilNext is how long to wait for an endpoint's next turn. Turns are spread over the interval by the endpoint's name,
+// so that they are the same after a restart and need no chance.
 func untilNext(name string, now, interval time.Duration) time.Duration {
 	h := fnv.New64a()
 	h.Write([]byte(name))

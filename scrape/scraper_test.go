@@ -272,7 +272,8 @@ func (o outcome) check(t *testing.T, s fleet.Status) {
 	}
 }
 
-// failure is something a server does, and what the fleet is told: at first contact, and after good readings once the last is stale.
+// failure is something a server does, and what the fleet is told: at first contact, and after good readings once the
+// last is stale.
 type failure struct {
 	name         string
 	handler      http.Handler
@@ -441,7 +442,8 @@ func TestPollerIsolation(t *testing.T) {
 				t.Errorf("got endpoint %d %s, age %v, want it fresh: %v", i, s.State, s.Age, want)
 			}
 		}
-		// An endpoint that never answers has no two scrapes under way: one connection for it, and dials only when the last one gave up.
+		// An endpoint that never answers has no two scrapes under way: one connection for it, and dials only when the
+		// last one gave up.
 		if n := w.dials("10.0.0.15:80"); n > 13 {
 			t.Errorf("got %d connections to an endpoint that never answers in 12 s, want one a time-out", n)
 		}

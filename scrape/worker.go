@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// worker scrapes one endpoint of one pool. But for asking, which may be slow and has a goroutine of its own, everything happens in its
-// one goroutine.
+// worker scrapes one endpoint of one pool. But for asking, which may be slow and has a goroutine of its own, everything
+// happens in its one goroutine.
 type worker struct {
 	scraper  *Scraper
 	pool     *fleet.Pool
@@ -170,7 +170,8 @@ func (w *worker) page(ctx context.Context, sent time.Duration, page []byte) {
 	w.compare(r)
 }
 
-// understand scans a page by the configured dialect, or the one that the page speaks, and reports whether anything was found.
+// understand scans a page by the configured dialect, or the one that the page speaks, and reports whether anything was
+// found.
 func (w *worker) understand(page []byte) bool {
 	if w.scanner != nil {
 		w.scanner.model = w.model
@@ -220,7 +221,8 @@ func looksLike(page []byte) string {
 	return "some text"
 }
 
-// unusable goes on to the next path where metrics may be, in the next turn, and after the last one takes the server for one without metrics.
+// unusable goes on to the next path where metrics may be, in the next turn, and after the last one takes the server for
+// one without metrics.
 func (w *worker) unusable(ctx context.Context, why string) {
 	if w.path == 0 || w.read {
 		w.firstWhy = why
@@ -287,8 +289,8 @@ func (w *worker) lost(ctx context.Context, err error) {
 	w.fail(ctx, far, why)
 }
 
-// fail tells the fleet of a failure. One that accepts connections and never answered is merely late, too: after a restart of the gateway in a bad moment, a fleet
-// whose metrics hang is routed to blindly and not refused.
+// fail tells the fleet of a failure. One that accepts connections and never answered is merely late, too: after a
+// restart of the gateway in a bad moment, a fleet whose metrics hang is routed to blindly and not refused.
 func (w *worker) fail(ctx context.Context, far reach, why string) {
 	if ctx.Err() == context.Canceled {
 		return

@@ -1,8 +1,7 @@
 package v1alpha1
 
-// Default sets what a document left out and that has a default, as an API server
-// would. It adds no weights where there are none: absent weights mean routing by
-// latency, and a weights block, even an empty one, means routing by weights.
+// Default sets what a document left out and that has a default, as an API server would. It adds no weights where there
+// are none: absent weights mean routing by latency, and a weights block, even an empty one, means routing by weights.
 func (c *InferenceGatewayConfig) Default() {
 	b := &c.Spec.BBR
 	setDefault(&b.Replicas, DefaultReplicas)

@@ -1,15 +1,11 @@
-// Package v1alpha1 holds the Go types of the documents that Sluice reads:
-// InferenceGatewayConfig (group inference.sagemaker.aws.amazon.com), which says
-// which models there are and how each is routed, and Endpoints (group
-// gateway.sluice.dev), which lists model servers where there are no pods to
-// select.
+// Package v1alpha1 holds the Go types of the documents that Sluice reads: InferenceGatewayConfig (group
+// inference.sagemaker.aws.amazon.com), which says which models there are and how each is routed, and Endpoints (group
+// gateway.sluice.dev), which lists model servers where there are no pods to select.
 //
-// The types carry field names, defaults and bounds, and nothing that acts:
-// package config reads documents into them, validates them and turns them into
-// what a process runs. Bounds stand on the fields as kubebuilder markers, rules
-// over several fields as CEL markers with the very sentences a user sees, so
-// that a custom resource definition made from these types refuses what
-// package config refuses.
+// The types carry field names, defaults and bounds, and nothing that acts: package config reads documents into them,
+// validates them and turns them into what a process runs. Bounds stand on the fields as kubebuilder markers, rules over
+// several fields as CEL markers with the very sentences a user sees, so that a custom resource definition made from
+// these types refuses what package config refuses.
 package v1alpha1
 
 // Groups, version and kinds: the words of apiVersion and kind.
@@ -37,9 +33,8 @@ const (
 	DefaultTargetPort int32 = 8000
 	// DefaultPickerConfigKey is the key read from the ConfigMap of configMapRef.
 	DefaultPickerConfigKey = "default-plugins.yaml"
-	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a
-	// weights block that is there but does not name them. Where no block is there,
-	// no weights are in force.
+	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a weights block that is there but does
+	// not name them. Where no block is there, no weights are in force.
 	DefaultQueueWeight   int32 = 2
 	DefaultKVCacheWeight int32 = 2
 	DefaultPrefixWeight  int32 = 3
@@ -69,8 +64,8 @@ const (
 	MaxClaimValue = 1024
 )
 
-// Sentences of the rules over several fields: what an API server answers when a
-// CEL rule fails, and what package config answers too.
+// Sentences of the rules over several fields: what an API server answers when a CEL rule fails, and what package config
+// answers too.
 const (
 	// MessageBBRRequired is said of two or more schedulers without body-based routing.
 	MessageBBRRequired = "bbr must be enabled when more than one scheduler is defined"

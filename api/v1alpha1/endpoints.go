@@ -2,9 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Endpoints lists model servers by address, for gateways that run where there are
-// no pods: a laptop, a virtual machine, a container. A scheduler's modelSelector
-// selects among the entries of every Endpoints document.
+// Endpoints lists model servers by address, for gateways that run where there are no pods: a laptop, a virtual machine,
+// a container. A scheduler's modelSelector selects among the entries of every Endpoints document.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=endpoints,singular=endpoints,scope=Namespaced
@@ -30,8 +29,8 @@ type EndpointsSpec struct {
 // +kubebuilder:validation:Enum=vllm;sglang;tgi;llamacpp;trtllm;triton;generic
 type EngineKind string
 
-// The engines whose metrics are understood; generic is any other server that
-// speaks the OpenAI API, routed by what the gateway itself counts.
+// The engines whose metrics are understood; generic is any other server that speaks the OpenAI API, routed by what the
+// gateway itself counts.
 const (
 	EngineVLLM     EngineKind = "vllm"
 	EngineSGLang   EngineKind = "sglang"
@@ -42,17 +41,15 @@ const (
 	EngineGeneric  EngineKind = "generic"
 )
 
-// EndpointEntry is one address. A name that resolves to several addresses is
-// several endpoints with the same labels.
+// EndpointEntry is one address. A name that resolves to several addresses is several endpoints with the same labels.
 type EndpointEntry struct {
-	// Address is host, host:port, [IPv6] or [IPv6]:port; host is an IP address or a
-	// name, resolved again and again. Without a port the scheduler's targetPort holds.
+	// Address is host, host:port, [IPv6] or [IPv6]:port; host is an IP address or a name, resolved again and again.
+	// Without a port the scheduler's targetPort holds.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	Address string `json:"address"`
-	// Labels are what modelSelector selects on. The label gpu, or else the one of GPU
-	// discovery, nvidia.com/gpu.product, names the kind of GPU, and endpoints of one
-	// kind share what is learned of their speed.
+	// Labels are what modelSelector selects on. The label gpu, or else the one of GPU discovery,
+	// nvidia.com/gpu.product, names the kind of GPU, and endpoints of one kind share what is learned of their speed.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
 	// Drain keeps new requests away and lets those under way finish.
@@ -71,8 +68,7 @@ type EndpointEntry struct {
 	APIKey *APIKeySource `json:"apiKey,omitempty"`
 }
 
-// EndpointMetrics says where an engine's metrics are read, where that isn't where
-// its kind has them.
+// EndpointMetrics says where an engine's metrics are read, where that isn't where its kind has them.
 type EndpointMetrics struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^/`
@@ -83,8 +79,8 @@ type EndpointMetrics struct {
 	Port *int32 `json:"port,omitempty"`
 }
 
-// EndpointTLS says how an engine's certificate is checked. Empty: against the
-// system's authorities and the name in the address.
+// EndpointTLS says how an engine's certificate is checked. Empty: against the system's authorities and the name in the
+// address.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.insecureSkipVerify) && self.insecureSkipVerify && has(self.caFile))",message="caFile has no effect when insecureSkipVerify is true"
 type EndpointTLS struct {

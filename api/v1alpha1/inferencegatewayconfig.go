@@ -5,8 +5,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// InferenceGatewayConfig describes one gateway: the models it serves, how a
-// request finds its model and how a model's requests find their endpoint.
+// InferenceGatewayConfig describes one gateway: the models it serves, how a request finds its model and how a model's
+// requests find their endpoint.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=inferencegatewayconfigs,singular=inferencegatewayconfig,shortName=igwc,scope=Namespaced
@@ -64,16 +64,15 @@ type InferenceGatewayConfigSpec struct {
 
 // BBR is the body-based router.
 type BBR struct {
-	// Enabled chooses the pool by the body's model. Off: everything goes to the one
-	// scheduler. A pointer, because a document has to say which.
+	// Enabled chooses the pool by the body's model. Off: everything goes to the one scheduler. A pointer, because a
+	// document has to say which.
 	// +required
 	Enabled *bool `json:"enabled"`
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
 	Replicas *int32 `json:"replicas,omitempty"`
-	// DefaultBackend receives what matches no scheduler. Absent: such requests are
-	// answered 404.
+	// DefaultBackend receives what matches no scheduler. Absent: such requests are answered 404.
 	// +optional
 	DefaultBackend *DefaultBackend `json:"defaultBackend,omitempty"`
 	// MaxRequestBodyBytes is the longest body taken in; a longer one is answered 413.
@@ -84,8 +83,8 @@ type BBR struct {
 	MaxRequestBodyBytes *int64 `json:"maxRequestBodyBytes,omitempty"`
 }
 
-// DefaultBackend is a service by name: in a cluster a Service of the config's
-// namespace, elsewhere a host name to resolve.
+// DefaultBackend is a service by name: in a cluster a Service of the config's namespace, elsewhere a host name to
+// resolve.
 type DefaultBackend struct {
 	// +required
 	// +kubebuilder:validation:MinLength=1
@@ -187,8 +186,7 @@ type ObservabilityMetrics struct {
 	Enabled *bool `json:"enabled,omitempty"`
 }
 
-// PodDefaults applies to the pods of the body-based router and of the pickers,
-// never to model servers.
+// PodDefaults applies to the pods of the body-based router and of the pickers, never to model servers.
 type PodDefaults struct {
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
@@ -271,8 +269,7 @@ type Scheduler struct {
 	// +optional
 	// +kubebuilder:default=vllm
 	EngineType EngineType `json:"engineType,omitempty"`
-	// Weights routes by weighted scores. Absent, with no configMapRef either: by
-	// least expected latency.
+	// Weights routes by weighted scores. Absent, with no configMapRef either: by least expected latency.
 	// +optional
 	Weights *Weights `json:"weights,omitempty"`
 	// ConfigMapRef names a whole picker configuration.
@@ -302,8 +299,7 @@ type Scheduler struct {
 	LogLevel *int32 `json:"logLevel,omitempty"`
 }
 
-// Weights says how much each scorer counts in an endpoint's total. A weight of 0
-// switches its scorer off.
+// Weights says how much each scorer counts in an endpoint's total. A weight of 0 switches its scorer off.
 type Weights struct {
 	// Queue prefers endpoints with fewer waiting requests.
 	// +optional
@@ -366,8 +362,8 @@ const (
 // +kubebuilder:validation:Enum=Pending;Progressing;Available;Degraded
 type RolloutState string
 
-// The states of a picker's rollout, in the order a healthy one passes them;
-// Degraded is one that was available and has lost replicas.
+// The states of a picker's rollout, in the order a healthy one passes them; Degraded is one that was available and has
+// lost replicas.
 const (
 	RolloutPending     RolloutState = "Pending"
 	RolloutProgressing RolloutState = "Progressing"
@@ -400,8 +396,7 @@ type SchedulerStatus struct {
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// CurrentScheduler is the picker that runs; it differs from the one asked for
-	// until a rollout ends.
+	// CurrentScheduler is the picker that runs; it differs from the one asked for until a rollout ends.
 	// +optional
 	CurrentScheduler PickerKind `json:"currentScheduler,omitempty"`
 	// +optional

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestMarkersAgree holds the markers, which a custom resource definition is made
-// from, against the constants, which documents are checked by.
+// TestMarkersAgree holds the markers, which a custom resource definition is made from, against the constants, which
+// documents are checked by.
 func TestMarkersAgree(t *testing.T) {
 	var text string
 	for _, name := range []string{"inferencegatewayconfig.go", "endpoints.go"} {

@@ -78,8 +78,8 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// unpack makes a tree of "-- path --" lines, each followed by the file's text. A path that ends in a slash is a folder. In the text, "repeat N:" at
-// the start of a line stands for N times the rest of that line.
+// unpack makes a tree of "-- path --" lines, each followed by the file's text. A path that ends in a slash is a folder.
+// In the text, "repeat N:" at the start of a line stands for N times the rest of that line.
 func unpack(script string) fstest.MapFS {
 	tree := make(fstest.MapFS)
 	var file *fstest.MapFile

@@ -23,7 +23,8 @@ const everything = "*"
 // impure are the standard packages through which a decision could come to depend on something that is not in its View.
 func impure() []string { return []string{"time", "log", "net", "os", "math/rand", "crypto/rand"} }
 
-// rooms is the table. A folder with Go code that is not in it does not exist yet: deciding where it stands is the point.
+// rooms is the table. A folder with Go code that is not in it does not exist yet: deciding where it stands is the
+// point.
 func rooms() map[string]room {
 	hash := "github.com/cespare/xxhash/v2"
 	compressors := []string{"github.com/klauspost/compress", "github.com/andybalholm/brotli"}

@@ -50,8 +50,8 @@ func undocumented(d *ast.GenDecl, complain func(ast.Node, string)) {
 	}
 }
 
-// checkPackageDoc: exactly one file of a package says what the package is for, what it promises and what it refuses. Test packages beside it
-// and packages that are tests only may do without.
+// checkPackageDoc: exactly one file of a package says what the package is for, what it promises and what it refuses.
+// Test packages beside it and packages that are tests only may do without.
 func checkPackageDoc(t *tree) []string {
 	type count struct {
 		docs []string

@@ -41,7 +41,8 @@ func checkSize(t *tree) []string {
 	return out
 }
 
-// complexity is McCabe's (1976): one path, and one more for every branch, loop, case, && and ||, function literals included.
+// complexity is McCabe's (1976): one path, and one more for every branch, loop, case, && and ||, function literals
+// included.
 func complexity(f *ast.FuncDecl) int {
 	n := 1
 	ast.Inspect(f, func(node ast.Node) bool {
@@ -81,7 +82,8 @@ func checkDepth(t *tree) []string {
 	return out
 }
 
-// versioned matches the last element of a package that is named for an API version, which says nothing where it is used.
+// versioned matches the last element of a package that is named for an API version, which says nothing where it is
+// used.
 var versioned = regexp.MustCompile(`^v\d+((alpha|beta)\d+)?$`)
 
 // checkAliases: an own package that needs a second name has the wrong first one.
@@ -106,7 +108,8 @@ func checkAliases(t *tree) []string {
 	return aliased
 }
 
-// checkInterfaces counts the exported interfaces of non-test code and looks for two implementations of each, by method names.
+// checkInterfaces counts the exported interfaces of non-test code and looks for two implementations of each, by method
+// names.
 func checkInterfaces(t *tree) []string {
 	methods := make(map[string][]string) // folder.Type → names
 	type promise struct {

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// checkState: no func init anywhere, and in non-test code no package-level variable that can change. A variable may stand at package
-// level when it is blank, embedded, made by one of the constructors of constants, or unexported, initialised with a literal, and nowhere in its
-// package assigned to, indexed into on the left, cleared or pointed at.
+// checkState: no func init anywhere, and in non-test code no package-level variable that can change. A variable may
+// stand at package level when it is blank, embedded, made by one of the constructors of constants, or unexported,
+// initialised with a literal, and nowhere in its package assigned to, indexed into on the left, cleared or pointed at.
 func checkState(t *tree) []string {
 	var out []string
 	for _, s := range t.goFiles() {
@@ -186,8 +186,8 @@ func rootOf(e ast.Expr) *ast.Ident {
 	}
 }
 
-// packageLevel reports whether an identifier may mean a variable of the package: the parser resolves those of the file itself to
-// their declaration and leaves those of other files open.
+// packageLevel reports whether an identifier may mean a variable of the package: the parser resolves those of the file
+// itself to their declaration and leaves those of other files open.
 func packageLevel(id *ast.Ident, declared map[*ast.ValueSpec]bool) bool {
 	if id.Obj == nil {
 		return true

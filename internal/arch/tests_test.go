@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// checkWaiting: tests neither sleep nor skip. A sleep inside synctest.Test takes no time, and is how a bubble's clock moves.
+// checkWaiting: tests neither sleep nor skip. A sleep inside synctest.Test takes no time, and is how a bubble's clock
+// moves.
 func checkWaiting(t *tree) []string {
 	var out []string
 	for _, s := range t.code(true) {
