@@ -15,7 +15,8 @@ const (
 	resultNoMetrics   = "no_metrics"
 )
 
-// metrics are the scraper's own. Labels come from configuration and from the table of dialects.
+// metrics are the scraper's own. Labels come from configuration, with the addresses its names resolve to, and from the
+// table of dialects.
 type metrics struct {
 	scrapes *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
