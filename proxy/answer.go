@@ -169,6 +169,7 @@ func (c *call) conclude(p *copier, err error) {
 	a.phase, a.told = over, false // the watcher no longer touches the client's connection
 	why := a.why
 	a.mu.Unlock()
+	gaveUp := why != causeNone
 	switch {
 	case p.gone && why == causeNone, err != io.EOF && c.r.Context().Err() != nil:
 		why = causeClient
@@ -186,6 +187,9 @@ func (c *call) conclude(p *copier, err error) {
 		}
 	} else {
 		c.breakOff(p, why)
+	}
+	if gaveUp && !c.broken { // what giveUpLocked set must meet neither the rest of this answer nor the next request
+		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Time{})
 	}
 	if p.usage != nil {
 		_ = p.usage.Close()
@@ -218,8 +222,7 @@ func (c *call) breakOff(p *copier, why cause) {
 		event = append([]byte("\n"), event...) // ends the event that the torn line is part of
 	}
 	if _, err := c.w.Write(event); err == nil && p.flush() == nil {
-		c.broken = false                                                  // it has been said; the stream ends in good order
-		_ = http.NewResponseController(c.w).SetWriteDeadline(time.Time{}) // what giveUpLocked set must not meet the next request
+		c.broken = false // it has been said; the stream ends in good order
 	}
 }
 

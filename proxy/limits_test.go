@@ -9,8 +9,10 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,8 +97,11 @@ func inWorld(t *testing.T, o Options, engines []http.HandlerFunc, test func(w *w
 		w := &world{rig: &rig{t: t, f: new(fleet.Fleet), reg: prometheus.NewRegistry()}, net: new(pipes), start: time.Now()}
 		var eps []fleet.Endpoint
 		var servers []*http.Server
+		both := new(http.Protocols)
+		both.SetHTTP1(true)
+		both.SetUnencryptedHTTP2(true)
 		serve := func(name string, h http.Handler) {
-			s := &http.Server{Handler: h, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+			s := &http.Server{Handler: h, Protocols: both, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
 			servers = append(servers, s)
 			go func() { _ = s.Serve(w.net.listen(name)) }()
 		}
@@ -471,5 +476,76 @@ func TestClientTakesNothing(t *testing.T) {
 		_, _ = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", chatPath, len(streamBody), streamBody)
 		<-ended
 		_ = c.Close()
+	})
+}
+
+// deadlines is a client's side that notes write deadlines. written is called with each write.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last    time.Time
+	set     bool
+	written func()
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.last, d.set = t, true
+	return nil
+}
+
+func (d *deadlines) Write(p []byte) (int, error) {
+	d.written()
+	return d.ResponseRecorder.Write(p)
+}
+
+// An answer that is given up during its last write has ended whole all the same, and leaves no deadline on the client's connection.
+func TestGivenUpInTheLastWrite(t *testing.T) {
+	inWorld(t, Options{}, []http.HandlerFunc{after(time.Second, says("a"))}, func(w *world) {
+		d := &deadlines{ResponseRecorder: httptest.NewRecorder(), written: func() {
+			w.g.Cut()
+			synctest.Wait()
+		}}
+		w.g.ServeHTTP(d, httptest.NewRequest(http.MethodPost, chatPath, strings.NewReader(plainBody)))
+		if got := d.Body.String(); got != `{"from":"a"}` || !d.set || !d.last.IsZero() {
+			t.Errorf("got %q and deadline %v (set: %v), want the whole answer and the deadline set and taken back", got, d.last, d.set)
+		}
+	})
+}
+
+// unplugged is a connection whose cable can be pulled: nothing arrives any longer, and nobody says so.
+type unplugged struct {
+	net.Conn
+	pulled *atomic.Bool
+}
+
+func (u unplugged) Write(p []byte) (int, error) {
+	if u.pulled.Load() {
+		return len(p), nil
+	}
+	return u.Conn.Write(p)
+}
+
+// An HTTP/2 connection that died in silence is found by pings, and the next request gets a fresh one; an engine that only thinks answers them.
+func TestDeadHTTP2Connection(t *testing.T) {
+	thinks := time.Duration(0)
+	inWorld(t, Options{}, []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) { after(thinks, says("a"))(w, r) }, says("b")}, func(w *world) {
+		pulled := new(atomic.Bool)
+		w.g.transports.dial = func(ctx context.Context, network, name string) (net.Conn, error) {
+			c, err := w.net.dial(ctx, network, name)
+			return unplugged{c, pulled}, err
+		}
+		w.applyEndpoints([]fleet.Endpoint{{Name: w.engines[0], H2C: true}})
+		thinks = 9 * time.Minute
+		a, took := w.timed(plainBody)
+		a.want(t, 200, `{"from":"a"}`)
+		wantTook(t, took, thinks)
+		thinks = 0
+		pulled.Store(true)
+		a, took = w.timed(plainBody)
+		a.wantError(t, 502, "upstream_error")
+		wantTook(t, took, pingAfter+pingTimeout)
+		pulled = new(atomic.Bool)
+		a, took = w.timed(plainBody)
+		a.want(t, 200, `{"from":"a"}`)
+		wantTook(t, took, 0)
 	})
 }

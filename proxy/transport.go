@@ -41,6 +41,11 @@ const (
 	// idleConnsPerHost keeps as many connections as an engine is likely to have requests.
 	idleConnsPerHost = 1024
 	idleConnTimeout  = 90 * time.Second
+	// pingAfter and pingTimeout bound how long an HTTP/2 connection that died in silence takes every request to its endpoint: it
+	// is asked when nothing came for the one, and given up when it says nothing for the other. Together they are as long as an engine may be
+	// busy without being taken for stalled.
+	pingAfter   = fleet.DefaultStallAfter / 2
+	pingTimeout = fleet.DefaultStallAfter / 2
 	// maxAnswerHeader bounds an engine's headers in bytes; an engine that sends more is at fault.
 	maxAnswerHeader = 1 << 20
 )
@@ -105,6 +110,7 @@ func newTransport(w way, dial func(ctx context.Context, network, address string)
 		ReadBufferSize:         readBuffer,
 		WriteBufferSize:        writeBuffer,
 		Protocols:              new(http.Protocols),
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 	}
 	t.Protocols.SetHTTP1(!w.h2c)
 	t.Protocols.SetUnencryptedHTTP2(w.h2c)
