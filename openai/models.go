@@ -28,14 +28,16 @@ func MergeModels(lists ...[]Model) []byte {
 				out.WriteByte(',')
 			}
 			seen[m.ID] = true
-			out.Write(m.raw())
+			out.Write(m.JSON())
 		}
 	}
 	out.WriteString("]}")
 	return out.Bytes()
 }
 
-func (m Model) raw() []byte {
+// JSON is the model as an entry of a list: Raw as it is, or an object of the gateway's own with its id and parent alone. It must not be
+// written to.
+func (m Model) JSON() []byte {
 	if len(m.Raw) > 0 {
 		return m.Raw
 	}

@@ -1,10 +1,10 @@
 package proxy
 
 import (
-	"encoding/hex"
-	"math/rand/v2"
+	"crypto/rand"
 	"net/http"
 	"net/textproto"
+	"slices"
 	"strings"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -22,32 +22,14 @@ const (
 const maxRequestID = 512
 
 // takeID keeps the client's x-request-id or makes one. It identifies the request to people only: no state goes by it, so
-// two requests with one id don't meet (S13, S14).
+// two requests with one id don't meet.
 func (c *call) takeID() {
 	if v := c.r.Header[headerRequestID]; len(v) > 0 && v[0] != "" && len(v[0]) <= maxRequestID {
 		c.id = v[0]
 	} else {
-		c.id = newID()
+		c.id = rand.Text()
 	}
 	c.w.Header()[headerRequestID] = []string{c.id}
-}
-
-// newID makes a random UUID, version 4. Nothing depends on nobody guessing it.
-func newID() string {
-	var b [16]byte
-	hi, lo := rand.Uint64(), rand.Uint64()
-	for i := range 8 {
-		b[i], b[8+i] = byte(hi>>(8*i)), byte(lo>>(8*i))
-	}
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	var s [36]byte
-	hex.Encode(s[:8], b[:4])
-	hex.Encode(s[9:13], b[4:6])
-	hex.Encode(s[14:18], b[6:8])
-	hex.Encode(s[19:23], b[8:10])
-	hex.Encode(s[24:], b[10:])
-	s[8], s[13], s[18], s[23] = '-', '-', '-', '-'
-	return string(s[:])
 }
 
 // hop reports headers that concern one connection only.
@@ -60,7 +42,7 @@ func hop(name string) bool {
 	return false
 }
 
-// reserved reports headers that only a gateway may send: where a request goes, its priority and its fairness (H12, H13, X02). Those that
+// reserved reports headers that only a gateway may send: where a request goes, its priority and its fairness. Those that
 // end in -Host-Port and -Hosts-Ports make an engine's sidecar call the address they hold.
 func reserved(name string) bool {
 	if len(name) < 2 || name[:2] != "X-" {
@@ -90,7 +72,7 @@ func named(connection []string, name string) bool {
 	return false
 }
 
-// engineHeader makes the headers for one attempt. It starts from what the client sent each time, so that every attempt sees the same (H20), and
+// engineHeader makes the headers for one attempt. It starts from what the client sent each time, so that every attempt sees the same, and
 // shares the values, which nobody writes to.
 func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 	in := c.r.Header
@@ -103,7 +85,7 @@ func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 		h[name] = values
 	}
 	delete(h, "Expect") // answered here, by reading the body
-	// A stream must be readable to be ended well and counted, and engines compress nothing else worth having (H11).
+	// A stream must be readable to be ended well and counted, and engines compress nothing else worth having.
 	delete(h, "Accept-Encoding")
 	delete(h, headerModel)
 	if c.model != "" {
@@ -137,7 +119,7 @@ func (c *call) answerHeader(a *attempt) {
 		out[name] = values
 	}
 	if s := out["Server"]; len(s) > 1 {
-		out["Server"] = s[:1] // H14
+		out["Server"] = s[:1] // the field is no list
 	}
 	out[headerRequestID] = []string{c.id}
 	if !c.set.HideEndpoint {
@@ -159,18 +141,9 @@ func (c *call) trailers(a *attempt) {
 		if hop(name) || reserved(name) {
 			continue
 		}
-		if !contains(announced, name) {
+		if !slices.Contains(announced, name) {
 			name = http.TrailerPrefix + name
 		}
 		out[name] = values
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, v := range list {
-		if v == s {
-			return true
-		}
-	}
-	return false
 }

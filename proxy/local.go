@@ -96,13 +96,10 @@ func (c *call) models() {
 	id = strings.TrimPrefix(id, "/")
 	for _, list := range lists {
 		for _, m := range list {
-			if m.ID != id {
-				continue
+			if m.ID == id {
+				c.reply(http.StatusOK, "application/json", m.JSON())
+				return
 			}
-			one := openai.MergeModels([]openai.Model{m})
-			one = one[len(`{"object":"list","data":[`) : len(one)-len("]}")]
-			c.reply(http.StatusOK, "application/json", one)
-			return
 		}
 	}
 	c.fail(openai.ModelNotFound.Errorf("no pool lists %.100q", id))
@@ -125,13 +122,7 @@ func listed(p *fleet.Pool) []openai.Model {
 
 // record puts a decision into the form that replay reads.
 func (c *call) record(lease *fleet.Lease) *route.Record {
-	profile := c.pool.Config().Profile
-	r := &route.Record{ID: c.id, Time: time.Now().UTC().Format(time.RFC3339Nano), Pool: c.pool.Name(), Profile: profile.Name, View: *lease.View, Decision: lease.Decision}
-	if profile.Name == "weights" {
-		r.Weights = make(map[string]float64, len(profile.Terms))
-		for _, t := range profile.Terms {
-			r.Weights[t.Name] = float64(t.Weight)
-		}
-	}
-	return r
+	r := c.pool.Config().Profile.Record(lease.View, lease.Decision)
+	r.ID, r.Time, r.Pool = c.id, time.Now().UTC().Format(time.RFC3339Nano), c.pool.Name()
+	return &r
 }
