@@ -68,10 +68,10 @@ func (c *call) deliver(a *attempt) {
 	}
 	a.mu.Unlock()
 	if ok && (a.sse || !c.want.Streamed) {
-		a.lease.FirstByte(now) // E41; an error comes fast and says nothing of speed
+		a.lease.FirstByte(now) // the prefill is over and no longer counts as backlog; an error comes fast and says nothing of speed
 	}
 	if a.sse {
-		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe((now - c.start).Seconds()) // S22
+		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe((now - c.start).Seconds())
 	}
 	c.answerHeader(a)
 	c.status, c.served = a.resp.StatusCode, a.lease.Endpoint.Name

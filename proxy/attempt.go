@@ -84,7 +84,7 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	a.lastByte.Store(int64(a.sent))
 	c.current = a
 	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
-	c.g.young.add(a)
+	c.g.late.add(a)
 	out := c.engineRequest(a)
 	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(out)
 	if err != nil {
@@ -122,7 +122,7 @@ func (c *call) engineRequest(a *attempt) *http.Request {
 	out.URL = &url.URL{Scheme: "http", Host: e.Name, Path: c.r.URL.Path, RawPath: c.r.URL.RawPath, RawQuery: c.r.URL.RawQuery,
 		ForceQuery: c.r.URL.ForceQuery}
 	if e.TLS != nil {
-		out.URL.Scheme = "https" // H19: as the endpoint is spoken to, not as the client came
+		out.URL.Scheme = "https" // as the endpoint is spoken to, not as the client came
 	}
 	out.Header = c.engineHeader(e)
 	out.Host = e.Host
@@ -294,7 +294,7 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 }
 
 // elsewhere reports whether a status says that another endpoint may do better: this one is full, loading or itself a gateway without
-// an endpoint; or it doesn't know a response that another one stored (Q01).
+// an endpoint; or it doesn't know a response that another one stored.
 func (c *call) elsewhere(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

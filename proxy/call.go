@@ -108,7 +108,7 @@ func (c *call) read() *openai.Error {
 	src := io.Reader(c.r.Body)
 	if c.set.IdleTimeout > 0 {
 		p := &patient{r: c.r.Body, control: http.NewResponseController(c.w), limit: c.set.IdleTimeout, began: time.Now()}
-		c.g.young.add(p)
+		c.g.late.add(p)
 		src = p
 	}
 	body, err := openai.ReadBody(src, c.r.ContentLength, c.set.MaxBodyBytes, c.set.budget)
@@ -128,7 +128,7 @@ func (c *call) read() *openai.Error {
 	return openai.AsError(err)
 }
 
-// patient bounds the wait for each piece of a body, not for the whole (R01), once the body has taken a while.
+// patient bounds the wait for each piece of a body, not for the whole, which a slow line may take any time to send, once the body has taken a while.
 type patient struct {
 	r       io.Reader
 	control *http.ResponseController
@@ -140,8 +140,8 @@ type patient struct {
 	ended bool
 }
 
-// grown begins to set deadlines. Servers that can't set them, as in tests without a connection, bound nothing.
-func (p *patient) grown() {
+// late begins to set deadlines. Servers that can't set them, as in tests without a connection, bound nothing.
+func (p *patient) late() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.slow = true

@@ -87,7 +87,7 @@ type Gateway struct {
 	settings   atomic.Pointer[settings]
 	transports transports
 	stored     stored
-	young      nursery
+	late       lateList
 
 	draining atomic.Bool
 	cut      context.Context
