@@ -26,6 +26,9 @@ func checks() map[string]func(*tree) []string {
 		"waiting":    checkWaiting,
 		"fuzz":       checkFuzz,
 		"text":       checkText,
+		"names":      checkNames,
+		"clock":      checkClock,
+		"metrics":    checkMetrics,
 		"module":     checkModule,
 		"map":        checkMap,
 	}

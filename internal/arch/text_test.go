@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,6 +23,9 @@ var registries = regexp.MustCompile(`(^|[^\w.-])(proxy\.golang\.` + `org|sum\.go
 // machine matches the beginning of a path that exists on somebody's machine.
 var machine = regexp.MustCompile(`^/(root|home|work|tmp)(/|$)`)
 
+// told matches such a path in running text: in comments, pages and documents.
+var told = regexp.MustCompile("(^|[\\s\"'`(=:,])/(root|home|work|tmp)/\\w")
+
 // checkText reads every text file for what must not stay in a repository.
 func checkText(t *tree) []string {
 	var out []string
@@ -29,14 +33,27 @@ func checkText(t *tree) []string {
 		if path.Base(s.path) == "go.sum" { // hashes spell anything
 			continue
 		}
+		words := slices.Contains([]string{".md", ".yaml", ".yml"}, path.Ext(s.path))
 		n := 0
 		for line := range strings.Lines(string(s.text)) {
 			n++
+			if words && told.MatchString(line) {
+				out = append(out, fmt.Sprintf("%s:%d: has a path of somebody's machine: it means nothing on another", s.path, n))
+			}
 			if word := postponed.FindString(line); word != "" {
 				out = append(out, fmt.Sprintf("%s:%d: %q: what is left undone belongs where work is planned, not in the tree", s.path, n, word))
 			}
 			for _, m := range registries.FindAllStringSubmatch(line, -1) {
 				out = append(out, fmt.Sprintf("%s:%d: names the registry %s: where things are fetched from is the builder's choice", s.path, n, m[2]))
+			}
+		}
+	}
+	for _, s := range t.goFiles() {
+		for _, group := range s.ast.Comments {
+			for _, c := range group.List {
+				if told.MatchString(c.Text) {
+					out = append(out, fmt.Sprintf("%s: a comment has a path of somebody's machine: it means nothing on another", t.at(c)))
+				}
 			}
 		}
 	}
