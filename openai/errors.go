@@ -66,9 +66,6 @@ func (c Case) row() caseRow {
 // Status is the HTTP status of the case; 499 for a client that left.
 func (c Case) Status() int { return c.row().status }
 
-// Code is the machine-readable code of the case, fit for a metric label.
-func (c Case) Code() string { return c.row().code }
-
 // Errorf makes the error of this case with a message for the client. A message never holds text from a prompt. For
 // ModelNotFound the reference's sentence is put in front of a message that lacks it.
 func (c Case) Errorf(format string, args ...any) *Error {
@@ -143,8 +140,8 @@ func (e *Error) JSON() []byte {
 	return p
 }
 
-// RetryAfterSeconds is the value of the Retry-After header, at least "1", or empty when none is to be sent.
-func (e *Error) RetryAfterSeconds() string {
+// retryAfter is the value of the Retry-After header, at least "1", or empty when none is to be sent.
+func (e *Error) retryAfter() string {
 	if e.RetryAfter <= 0 {
 		return ""
 	}
@@ -158,7 +155,7 @@ func WriteError(w http.ResponseWriter, e *Error) {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(p)))
 	h.Del("Content-Encoding")
-	if s := e.RetryAfterSeconds(); s != "" {
+	if s := e.retryAfter(); s != "" {
 		h.Set("Retry-After", s)
 	}
 	w.WriteHeader(e.Status)

@@ -32,7 +32,7 @@ func TestErrorsHaveOneTable(t *testing.T) {
 		Case(-1):         "500 internal_error",
 	}
 	for c, want := range want {
-		if got := fmt.Sprintf("%d %s", c.Status(), c.Code()); got != want {
+		if got := fmt.Sprintf("%d %s", c.Status(), c.row().code); got != want {
 			t.Errorf("case %d: got %s, want %s", c, got, want)
 		}
 	}
@@ -91,8 +91,8 @@ func TestAsError(t *testing.T) {
 		{errors.New("?"), 400},
 	} {
 		got := AsError(c.err)
-		if got.Status != c.status || (got.Status == 429) != (got.RetryAfterSeconds() != "") {
-			t.Errorf("AsError(%v): got %d with Retry-After %q, want %d", c.err, got.Status, got.RetryAfterSeconds(), c.status)
+		if got.Status != c.status || (got.Status == 429) != (got.retryAfter() != "") {
+			t.Errorf("AsError(%v): got %d with Retry-After %q, want %d", c.err, got.Status, got.retryAfter(), c.status)
 		}
 	}
 }

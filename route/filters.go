@@ -2,9 +2,9 @@ package route
 
 const filterStale = "stale"
 
-// Filters are the filters every profile begins with, in the order they apply. The soft ones come last, so that they are
+// filters are the filters every profile begins with, in the order they apply. The soft ones come last, so that they are
 // lifted only for endpoints that could serve.
-func Filters() []Filter {
+func filters() []Filter {
 	return []Filter{
 		{Name: "notReady", Clear: clearNotReady, Says: "not ready"},
 		{Name: "draining", Clear: clearDraining, Says: "draining"},

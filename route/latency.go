@@ -23,7 +23,7 @@ const (
 // the request's own time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
 func Latency() *Profile {
 	return &Profile{
-		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: Filters(),
+		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
 		Terms: []Term{
 			{Name: "wait", Weight: 1, Score: waitMS},
 			{Name: "prefill", Weight: 1, Score: prefillMS},

@@ -293,7 +293,7 @@ type Term struct {
 
 // Scorer writes one value for each endpoint of v into dst: 0 worst to 1 best in a profile of scores, milliseconds ≥ 0
 // in a cost profile, NaN if it cannot tell (infinite values count as that). It has no state, never looks at another
-// scorer, and writes every value of dst; those of endpoints that v.Kept does not report are ignored and must not
+// scorer, and writes every value of dst; those of endpoints that a filter has cleared are ignored and must not
 // influence the others.
 type Scorer func(dst Column, v *View)
 
@@ -309,9 +309,6 @@ type Filter struct {
 	// Says completes "left out: " in explanations.
 	Says string
 }
-
-// Kept reports whether no filter has cleared row i. It is meaningful during Decide and Explain.
-func (v *View) Kept(i int) bool { return v.keep[i] }
 
 // column returns c, or zeros when c is nil.
 func (v *View) column(c Column) Column {

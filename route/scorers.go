@@ -51,7 +51,7 @@ const (
 // does, so that tuned weights carry over. Names not given count 0. A negative, infinite or unknown weight is an error,
 // and so is one beyond a million, with which the others would drown.
 func Weights(weights map[string]float64) (*Profile, error) {
-	p := &Profile{Name: profileWeights, Filters: Filters()}
+	p := &Profile{Name: profileWeights, Filters: filters()}
 	sum := float32(0)
 	for _, t := range scorers() {
 		w, ok := weights[t.Name]
@@ -80,7 +80,7 @@ func DefaultWeights() map[string]float64 {
 
 // RoundRobin makes the profile that takes the endpoints in turn, as a yardstick for the others.
 func RoundRobin() *Profile {
-	return &Profile{Name: profileRoundRobin, Cost: true, Unit: "places", Filters: Filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
+	return &Profile{Name: profileRoundRobin, Cost: true, Unit: "places", Filters: filters(), Terms: []Term{{Name: "turn", Weight: 1, Score: turn}}}
 }
 
 // turn is relative: how many kept endpoints come before this one, counted from the one whose turn it is. It alone
