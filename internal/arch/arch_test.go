@@ -27,6 +27,7 @@ func checks() map[string]func(*tree) []string {
 		"fuzz":       checkFuzz,
 		"text":       checkText,
 		"names":      checkNames,
+		"exported":   checkExported,
 		"clock":      checkClock,
 		"metrics":    checkMetrics,
 		"module":     checkModule,
