@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// Sizes of the buffers that answers pass through. A stream's grows from lineSize to maxHeldLine as its lines ask; most need no more
-// than the first, and ten thousand streams hold ten thousand of them.
+// Sizes of the buffers that answers pass through. A stream's grows from lineSize to maxHeldLine as its lines ask; most
+// need no more than the first, and ten thousand streams hold ten thousand of them.
 const (
 	pieceSize   = 32 << 10
 	lineSize    = 8 << 10
@@ -110,8 +110,8 @@ func (p *copier) run() error {
 	}
 }
 
-// pass takes n more bytes in the buffer and writes what may be written: everything, but of a stream that goes on only whole lines, so that an error
-// event can follow at any time. It reports whether the client is there to take it.
+// pass takes n more bytes in the buffer and writes what may be written: everything, but of a stream that goes on only
+// whole lines, so that an error event can follow at any time. It reports whether the client is there to take it.
 func (p *copier) pass(n int, last bool) bool {
 	a := p.a
 	end := p.held + n
@@ -199,7 +199,8 @@ func (c *call) conclude(p *copier, err error) {
 	a.end(o)
 }
 
-// breakOff tells the client that the answer is not whole: in a stream by an error event, else by breaking the connection.
+// breakOff tells the client that the answer is not whole: in a stream by an error event, else by breaking the
+// connection.
 func (c *call) breakOff(p *copier, why cause) {
 	c.countAbort(why)
 	c.broken = true

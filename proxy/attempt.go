@@ -53,7 +53,8 @@ func (k cause) final() bool {
 }
 
 // attempt is one request at one endpoint. The call's goroutine sends and reads; a watcher keeps the time limits and
-// gives the attempt up when the endpoint is lost, which is the only thing that can end a wait in the transport. The two meet under mu.
+// gives the attempt up when the endpoint is lost, which is the only thing that can end a wait in the transport. The two
+// meet under mu.
 type attempt struct {
 	c      *call
 	lease  *fleet.Lease
@@ -181,8 +182,8 @@ func (a *attempt) fail(err error) {
 	}
 }
 
-// end gives up or ends the attempt: its work at the engine is cancelled, its memory and its lease are returned. Only the first
-// call counts.
+// end gives up or ends the attempt: its work at the engine is cancelled, its memory and its lease are returned. Only
+// the first call counts.
 func (a *attempt) end(o fleet.Outcome) {
 	a.mu.Lock()
 	a.phase = over
@@ -259,8 +260,8 @@ func (c *call) run(lease *fleet.Lease) {
 	c.fail(last.error(c))
 }
 
-// settle decides what becomes of an attempt after its wait: causeNone means that its answer is delivered; otherwise its lease is done, and next is
-// where the request goes from here, nil for nowhere.
+// settle decides what becomes of an attempt after its wait: causeNone means that its answer is delivered; otherwise its
+// lease is done, and next is where the request goes from here, nil for nowhere.
 func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 	a.mu.Lock()
 	started, why := a.phase == begun, a.why
@@ -293,8 +294,8 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 	return causeStatus, next
 }
 
-// elsewhere reports whether a status says that another endpoint may do better: this one is full, loading or itself a gateway without
-// an endpoint; or it doesn't know a response that another one stored.
+// elsewhere reports whether a status says that another endpoint may do better: this one is full, loading or itself a
+// gateway without an endpoint; or it doesn't know a response that another one stored.
 func (c *call) elsewhere(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:

@@ -29,12 +29,13 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// BenchmarkProxy measures the gateway as a process: engines and gateway run in processes of their own, which are this test binary
-// again, and the benchmark's own process is the client. cpu-µs/req is the user and system time of the gateway's process; of-reverse
-// is the throughput in relation to a tuned httputil.ReverseProxy in the same run.
+// BenchmarkProxy measures the gateway as a process: engines and gateway run in processes of their own, which are this
+// test binary again, and the benchmark's own process is the client. cpu-µs/req is the user and system time of the
+// gateway's process; of-reverse is the throughput in relation to a tuned httputil.ReverseProxy in the same run.
 const roleVariable = "SLUICE_BENCH_ROLE"
 
-// profileVariable begins the names of files for CPU profiles of the gateway's process and the yardstick's; ".sluice" and ".reverse" follow.
+// profileVariable begins the names of files for CPU profiles of the gateway's process and the yardstick's; ".sluice"
+// and ".reverse" follow.
 const profileVariable = "SLUICE_BENCH_PROFILE"
 
 func TestMain(m *testing.M) {
@@ -123,7 +124,8 @@ func benchGateway(addresses []string) http.Handler {
 	return New(f, Options{SelectModel: true}, prometheus.NewRegistry(), func() time.Duration { return time.Since(start) }, slog.New(slog.DiscardHandler))
 }
 
-// reverseProxy is the yardstick: the standard library's, with pooled body and copy buffers, large connection buffers and no picking.
+// reverseProxy is the yardstick: the standard library's, with pooled body and copy buffers, large connection buffers
+// and no picking.
 func reverseProxy(addresses []string) http.Handler {
 	var turn atomic.Uint64
 	bodies, pieces := &bytePool{size: 1 << 20}, &bytePool{size: 32 << 10}

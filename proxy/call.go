@@ -45,8 +45,8 @@ type call struct {
 	finished bool
 }
 
-// pickRetryAfter is told to clients when no endpoint is ready: engines that restart take longer, readings that are late do
-// not.
+// pickRetryAfter is told to clients when no endpoint is ready: engines that restart take longer, readings that are late
+// do not.
 const pickRetryAfter = 2 * time.Second
 
 // serve reads the request, finds its pool and has it answered.
@@ -88,16 +88,16 @@ func (c *call) fail(e *openai.Error) {
 // unreadPatience is how long a client may go on sending a body that is not wanted, before it is answered.
 const unreadPatience = 2 * time.Second
 
-// leaveUnread bounds what net/http does before an answer goes out early: it takes what is left of a body, up to 256 KiB, because many clients send
-// all of it before they read, and waits for that without end.
+// leaveUnread bounds what net/http does before an answer goes out early: it takes what is left of a body, up to 256
+// KiB, because many clients send all of it before they read, and waits for that without end.
 func (c *call) leaveUnread() {
 	if c.unread {
 		_ = http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(unreadPatience))
 	}
 }
 
-// read takes the body into memory. Nothing is read before the path and the method are known to be good, so that a client that
-// waits to be told to go on isn't.
+// read takes the body into memory. Nothing is read before the path and the method are known to be good, so that a
+// client that waits to be told to go on isn't.
 func (c *call) read() *openai.Error {
 	if c.r.Body == nil || c.r.Body == http.NoBody {
 		if c.path.Body {
@@ -128,7 +128,8 @@ func (c *call) read() *openai.Error {
 	return openai.AsError(err)
 }
 
-// patient bounds the wait for each piece of a body, not for the whole, which a slow line may take any time to send, once the body has taken a while.
+// patient bounds the wait for each piece of a body, not for the whole, which a slow line may take any time to send,
+// once the body has taken a while.
 type patient struct {
 	r       io.Reader
 	control *http.ResponseController
@@ -207,15 +208,16 @@ func (c *call) understand() *openai.Error {
 	return nil
 }
 
-// mediaBytes is what media in a prompt count for at most: an image costs about as many tokens as this much text, however
-// many bytes it has.
+// mediaBytes is what media in a prompt count for at most: an image costs about as many tokens as this much text,
+// however many bytes it has.
 const mediaBytes = 8 << 10
 
 func promptBytes(r *openai.Request) int {
 	return int(r.PromptBytes - r.MediaBytes + min(r.MediaBytes, mediaBytes))
 }
 
-// target finds the pool: the one that holds the response that the request is about, if there is one, else that for the model.
+// target finds the pool: the one that holds the response that the request is about, if there is one, else that for the
+// model.
 func (c *call) target(h holder) (fleet.Target, *openai.Error) {
 	f := c.g.fleet
 	if p := c.holding(h); p != nil {
@@ -248,8 +250,8 @@ func (c *call) target(h holder) (fleet.Target, *openai.Error) {
 	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %q", c.model)
 }
 
-// first picks for the first attempt: the endpoint that holds the response the request is about, if that is known, else the
-// best.
+// first picks for the first attempt: the endpoint that holds the response the request is about, if that is known, else
+// the best.
 func (c *call) first() *fleet.Lease {
 	if len(c.want.Tried) > 0 {
 		lease := c.pick()
@@ -261,8 +263,8 @@ func (c *call) first() *fleet.Lease {
 	return c.pick()
 }
 
-// pick has an endpoint chosen and the request counted there; nil when none is left. It may be called by the watcher of an attempt while
-// the call waits for that attempt.
+// pick has an endpoint chosen and the request counted there; nil when none is left. It may be called by the watcher of
+// an attempt while the call waits for that attempt.
 func (c *call) pick() *fleet.Lease {
 	now := c.g.now()
 	lease, _ := c.pool.Pick(now, &c.want)
@@ -276,7 +278,8 @@ func (c *call) pick() *fleet.Lease {
 	return lease
 }
 
-// free gives up the body and the working memory as soon as no further attempt can need them: a stream may go on for an hour.
+// free gives up the body and the working memory as soon as no further attempt can need them: a stream may go on for an
+// hour.
 func (c *call) free() {
 	if c.scratch != nil {
 		c.want.Blocks = nil

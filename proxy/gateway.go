@@ -1,10 +1,11 @@
-// Package proxy is the embedded front door: an http.Handler that reads a request, has an endpoint picked for it and streams the answer
-// through.
+// Package proxy is the embedded front door: an http.Handler that reads a request, has an endpoint picked for it and
+// streams the answer through.
 //
 // It promises that an accepted request is not dropped while any endpoint could take it: an engine's headers are held
-// until its first body byte, and until then every failure moves the request to the next best endpoint. After that byte a stream that
-// breaks ends with an error event and any other answer with a broken connection, never with an end that looks whole.
-// A client that leaves cancels its work at the engine, and every counter that a request raised comes down again.
+// until its first body byte, and until then every failure moves the request to the next best endpoint. After that byte
+// a stream that breaks ends with an error event and any other answer with a broken connection, never with an end that
+// looks whole. A client that leaves cancels its work at the engine, and every counter that a request raised comes down
+// again.
 //
 // It refuses to change the bytes of a request or an answer, to follow redirects, and to send anything to an
 // address that is not an endpoint of a pool, whatever a header says. Listening, TLS and tokens are its caller's.
@@ -28,19 +29,21 @@ import (
 
 // Options is what a Gateway goes by. The zero value of each field means its default.
 type Options struct {
-	// SelectModel chooses the pool by the model in the body. Without it everything goes to the fleet's first pool and unknown models are
-	// the engine's to refuse.
+	// SelectModel chooses the pool by the model in the body. Without it everything goes to the fleet's first pool and
+	// unknown models are the engine's to refuse.
 	SelectModel bool
-	// MaxBodyBytes bounds one request body (413 beyond), BodyBudget all of them together (429 beyond). Defaults: 256 MiB and 1 GiB.
+	// MaxBodyBytes bounds one request body (413 beyond), BodyBudget all of them together (429 beyond). Defaults: 256
+	// MiB and 1 GiB.
 	MaxBodyBytes, BodyBudget int64
 
 	// ConnectTimeout bounds dialling an endpoint, and its TLS handshake. Default 2 s.
 	ConnectTimeout time.Duration
-	// FirstByteTimeout bounds the time from a request's last byte to the first body byte of its answer, over all attempts; 504 beyond.
-	// Default 10 min, negative for none.
+	// FirstByteTimeout bounds the time from a request's last byte to the first body byte of its answer, over all
+	// attempts; 504 beyond. Default 10 min, negative for none.
 	FirstByteTimeout time.Duration
-	// AttemptTimeout is how long one endpoint may keep a request without a body byte while another could take it. Default: no limit,
-	// because a long prompt in a long queue is no fault; a frozen endpoint is found by its lack of progress.
+	// AttemptTimeout is how long one endpoint may keep a request without a body byte while another could take it.
+	// Default: no limit, because a long prompt in a long queue is no fault; a frozen endpoint is found by its lack of
+	// progress.
 	AttemptTimeout time.Duration
 	// IdleTimeout bounds the time between two body bytes in either direction. Default 5 min, negative for none.
 	IdleTimeout time.Duration
@@ -56,8 +59,9 @@ type Options struct {
 	// HideEndpoint leaves out the answer's headers that name the endpoint and the reason for it.
 	HideEndpoint bool
 
-	// Record gets the decisions of the requests for which Sample says true, several at a time and while the request waits; nil for
-	// none. Sample is asked once for each request, with its x-request-id; a record costs a copy of everything the decision was made from.
+	// Record gets the decisions of the requests for which Sample says true, several at a time and while the request
+	// waits; nil for none. Sample is asked once for each request, with its x-request-id; a record costs a copy of
+	// everything the decision was made from.
 	Record func(*route.Record)
 	Sample func(id string) bool
 }
@@ -99,8 +103,8 @@ type Gateway struct {
 	lines     sync.Pool // *[]byte of lineSize
 }
 
-// New makes a gateway to the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics are registered
-// with reg, which must not hold another Gateway's.
+// New makes a gateway to the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics
+// are registered with reg, which must not hold another Gateway's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Gateway {
 	g := &Gateway{fleet: f, now: now, log: log}
 	g.scratches.New = func() any { return new(openai.Scratch) }
@@ -115,8 +119,8 @@ func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.D
 	return g
 }
 
-// Apply takes over new options; requests in flight go on under those they began with. Call it after fleet.Apply when both
-// change: connections and metrics of pools that are gone are let go.
+// Apply takes over new options; requests in flight go on under those they began with. Call it after fleet.Apply when
+// both change: connections and metrics of pools that are gone are let go.
 func (g *Gateway) Apply(o Options) {
 	s := &settings{Options: o, open: make(map[string]bool)}
 	for _, p := range o.OpenPaths {
@@ -155,8 +159,8 @@ func setDefault[T int | int64 | time.Duration](field *T, value T) {
 // Drain makes /readyz say 503 from now on, so that load balancers send no more. Requests are served as before.
 func (g *Gateway) Drain() { g.draining.Store(true) }
 
-// Cut ends every request in flight, streams with an error event. It is for the end of a drain that took too long; there is no way
-// back.
+// Cut ends every request in flight, streams with an error event. It is for the end of a drain that took too long; there
+// is no way back.
 func (g *Gateway) Cut() { g.cutOff() }
 
 // Close lets go of idle connections to endpoints.

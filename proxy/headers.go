@@ -21,8 +21,8 @@ const (
 // maxRequestID is the longest x-request-id in bytes that is kept.
 const maxRequestID = 512
 
-// takeID keeps the client's x-request-id or makes one. It identifies the request to people only: no state goes by it, so
-// two requests with one id don't meet.
+// takeID keeps the client's x-request-id or makes one. It identifies the request to people only: no state goes by it,
+// so two requests with one id don't meet.
 func (c *call) takeID() {
 	if v := c.r.Header[headerRequestID]; len(v) > 0 && v[0] != "" && len(v[0]) <= maxRequestID {
 		c.id = v[0]
@@ -42,8 +42,8 @@ func hop(name string) bool {
 	return false
 }
 
-// reserved reports headers that only a gateway may send: where a request goes, its priority and its fairness. Those that
-// end in -Host-Port and -Hosts-Ports make an engine's sidecar call the address they hold.
+// reserved reports headers that only a gateway may send: where a request goes, its priority and its fairness. Those
+// that end in -Host-Port and -Hosts-Ports make an engine's sidecar call the address they hold.
 func reserved(name string) bool {
 	if len(name) < 2 || name[:2] != "X-" {
 		return false
@@ -72,8 +72,8 @@ func named(connection []string, name string) bool {
 	return false
 }
 
-// engineHeader makes the headers for one attempt. It starts from what the client sent each time, so that every attempt sees the same, and
-// shares the values, which nobody writes to.
+// engineHeader makes the headers for one attempt. It starts from what the client sent each time, so that every attempt
+// sees the same, and shares the values, which nobody writes to.
 func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 	in := c.r.Header
 	h := make(http.Header, len(in)+4)
@@ -99,7 +99,8 @@ func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 		h["User-Agent"] = noUserAgent
 	}
 	if _, ok := h["Idempotency-Key"]; !ok {
-		// An empty list sends nothing and lets the transport try again when it meets a kept connection that the engine has just closed.
+		// An empty list sends nothing and lets the transport try again when it meets a kept connection that the engine
+		// has just closed.
 		h["Idempotency-Key"] = nil
 	}
 	return h

@@ -212,7 +212,8 @@ func TestPatience(t *testing.T) {
 	})
 }
 
-// R04, R10: the limit on the first byte is configurable, ends the engine's work, and is final; the other endpoint isn't asked.
+// R04, R10: the limit on the first byte is configurable, ends the engine's work, and is final; the other endpoint isn't
+// asked.
 func TestFirstByteTimeout(t *testing.T) {
 	for _, body := range []string{plainBody, streamBody} {
 		inWorld(t, Options{FirstByteTimeout: 7 * time.Second}, []http.HandlerFunc{silent, says("other")}, func(w *world) {
@@ -288,8 +289,8 @@ func TestIdleTimeout(t *testing.T) {
 	})
 }
 
-// An answer that says to try elsewhere is kept, for want of a better one, for as long as the others take: its idle limit begins when it is passed
-// on.
+// An answer that says to try elsewhere is kept, for want of a better one, for as long as the others take: its idle
+// limit begins when it is passed on.
 func TestHeldAnswerOutlivesItsIdleLimit(t *testing.T) {
 	body := strings.Repeat("busy ", 50_000)
 	full := func(w http.ResponseWriter, r *http.Request) {
@@ -377,8 +378,8 @@ func TestCut(t *testing.T) {
 	})
 }
 
-// A client that stops sending its body holds memory for what it sent, and neither that nor its connection for ever, whatever size it
-// announced.
+// A client that stops sending its body holds memory for what it sent, and neither that nor its connection for ever,
+// whatever size it announced.
 func TestSlowBody(t *testing.T) {
 	f := func(head string, took time.Duration, status int, text string) {
 		t.Helper()
@@ -425,7 +426,8 @@ func TestSlowBody(t *testing.T) {
 	f("POST "+chatPath+" HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000000", 0, 413, "")
 }
 
-// A client that sends its whole body before it reads gets its answer though nobody wanted the body, and may go on with its connection.
+// A client that sends its whole body before it reads gets its answer though nobody wanted the body, and may go on with
+// its connection.
 func TestUnreadBody(t *testing.T) {
 	inWorld(t, Options{}, []http.HandlerFunc{says("a")}, func(w *world) {
 		c, err := w.net.dial(w.t.Context(), "", "front:80")
@@ -497,7 +499,8 @@ func (d *deadlines) Write(p []byte) (int, error) {
 	return d.ResponseRecorder.Write(p)
 }
 
-// An answer that is given up during its last write has ended whole all the same, and leaves no deadline on the client's connection.
+// An answer that is given up during its last write has ended whole all the same, and leaves no deadline on the client's
+// connection.
 func TestGivenUpInTheLastWrite(t *testing.T) {
 	inWorld(t, Options{}, []http.HandlerFunc{after(time.Second, says("a"))}, func(w *world) {
 		d := &deadlines{ResponseRecorder: httptest.NewRecorder(), written: func() {
@@ -524,7 +527,8 @@ func (u unplugged) Write(p []byte) (int, error) {
 	return u.Conn.Write(p)
 }
 
-// An HTTP/2 connection that died in silence is found by pings, and the next request gets a fresh one; an engine that only thinks answers them.
+// An HTTP/2 connection that died in silence is found by pings, and the next request gets a fresh one; an engine that
+// only thinks answers them.
 func TestDeadHTTP2Connection(t *testing.T) {
 	thinks := time.Duration(0)
 	inWorld(t, Options{}, []http.HandlerFunc{func(w http.ResponseWriter, r *http.Request) { after(thinks, says("a"))(w, r) }, says("b")}, func(w *world) {

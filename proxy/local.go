@@ -62,8 +62,8 @@ type poolReadiness struct {
 	Ready bool   `json:"ready"`
 }
 
-// ready says whether requests are welcome: the gateway is not draining, and at least one pool has an endpoint for them. One pool
-// without endpoints must not take the others out of traffic.
+// ready says whether requests are welcome: the gateway is not draining, and at least one pool has an endpoint for them.
+// One pool without endpoints must not take the others out of traffic.
 func (c *call) ready() {
 	body := readiness{Draining: c.g.draining.Load(), Pools: []poolReadiness{}}
 	for _, p := range c.g.fleet.Pools() {
@@ -80,7 +80,8 @@ func (c *call) ready() {
 	c.reply(status, "application/json", append(data, '\n'))
 }
 
-// models answers /v1/models with the union over the pools that have a ready endpoint, and /v1/models/{id} with one of it.
+// models answers /v1/models with the union over the pools that have a ready endpoint, and /v1/models/{id} with one of
+// it.
 func (c *call) models() {
 	var lists [][]openai.Model
 	for _, p := range c.g.fleet.Pools() {
@@ -105,8 +106,8 @@ func (c *call) models() {
 	c.fail(openai.ModelNotFound.Errorf("no pool lists %.100q", id))
 }
 
-// listed is what a pool's engines list. Names that only the configuration knows are added, because requests for them are served:
-// an engine that was started under a path lists that path.
+// listed is what a pool's engines list. Names that only the configuration knows are added, because requests for them
+// are served: an engine that was started under a path lists that path.
 func listed(p *fleet.Pool) []openai.Model {
 	var list []openai.Model
 	have := make(map[string]bool)

@@ -70,7 +70,8 @@ func TestHealth(t *testing.T) {
 	get("/readyz").want(t, 503, `{"ready":false,"draining":true,"pools":[]}`+"\n")
 }
 
-// Q01: a response lives at one endpoint; what is about it or continues it goes there, and is searched for where that is not known.
+// Q01: a response lives at one endpoint; what is about it or continues it goes there, and is searched for where that is
+// not known.
 func TestStoredResponses(t *testing.T) {
 	engine := func(id string, streamed bool) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +171,8 @@ func FuzzResponseID(f *testing.F) {
 	})
 }
 
-// Engines are spoken to as they are configured: HTTP/2 without TLS, and TLS for the name they are configured under. H19.
+// Engines are spoken to as they are configured: HTTP/2 without TLS, and TLS for the name they are configured under.
+// H19.
 func TestWaysToEndpoints(t *testing.T) {
 	var got seen
 	protocol := ""
@@ -315,8 +317,8 @@ func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 	}
 }
 
-// A pool that leaves while requests are in flight keeps its gauge until the last of them ends, and nothing of it comes back then. One that returns
-// meanwhile goes on counting.
+// A pool that leaves while requests are in flight keeps its gauge until the last of them ends, and nothing of it comes
+// back then. One that returns meanwhile goes on counting.
 func TestPoolLeavesWithRequestsInFlight(t *testing.T) {
 	arrived, goOn := make(chan struct{}), make(chan struct{})
 	r := newRig(t, Options{}, func(w http.ResponseWriter, req *http.Request) {

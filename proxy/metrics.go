@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// metrics is what the front door counts. Every label's values come from the configuration, from what engines list or from a table in the code,
-// never from a request.
+// metrics is what the front door counts. Every label's values come from the configuration, from what engines list or
+// from a table in the code, never from a request.
 type metrics struct {
 	requests  *prometheus.CounterVec
 	duration  *prometheus.HistogramVec
@@ -30,8 +30,8 @@ type metrics struct {
 	pools map[string]*poolSeries // those that have series
 }
 
-// poolSeries is what is known of a pool that has series. They stay while it has requests in flight, because those would bring them
-// back one by one.
+// poolSeries is what is known of a pool that has series. They stay while it has requests in flight, because those would
+// bring them back one by one.
 type poolSeries struct {
 	flying int
 	gone   bool // no longer in the fleet
@@ -80,12 +80,14 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 	return m
 }
 
-// longBuckets reach from a cached answer of a small model to an hour, since requests of twenty minutes are no exception.
+// longBuckets reach from a cached answer of a small model to an hour, since requests of twenty minutes are no
+// exception.
 func longBuckets() []float64 {
 	return []float64{.01, .025, .05, .1, .25, .5, 1, 2, 4, 8, 15, 30, 60, 120, 300, 600, 1200, 2400, 3600}
 }
 
-// prune deletes the series of pools that the fleet no longer holds, and touches those of its own so that they begin at 0.
+// prune deletes the series of pools that the fleet no longer holds, and touches those of its own so that they begin at
+// 0.
 func (m *metrics) prune(f *fleet.Fleet) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,8 +147,8 @@ func (m *metrics) leave(pool string) {
 	m.forget(pool)
 }
 
-// tokens counts what engines report, by the name that was asked for. It is a collector of its own because adapters are loaded and unloaded
-// without the front door being told: a scrape forgets names that the fleet no longer knows.
+// tokens counts what engines report, by the name that was asked for. It is a collector of its own because adapters are
+// loaded and unloaded without the front door being told: a scrape forgets names that the fleet no longer knows.
 type tokens struct {
 	fleet                  *fleet.Fleet
 	prompt, cached, output *prometheus.CounterVec
@@ -202,8 +204,8 @@ func (t *tokens) Collect(out chan<- prometheus.Metric) {
 // seat is an endpoint in a pool.
 type seat struct{ pool, endpoint string }
 
-// decisions counts decisions by endpoint. It is a collector of its own because endpoints come and go without the front door being told: a scrape
-// shows those that are in the fleet, and forgets the rest.
+// decisions counts decisions by endpoint. It is a collector of its own because endpoints come and go without the front
+// door being told: a scrape shows those that are in the fleet, and forgets the rest.
 type decisions struct {
 	fleet  *fleet.Fleet
 	mu     sync.RWMutex

@@ -62,7 +62,8 @@ func TestBodyPassesUntouched(t *testing.T) {
 	}
 }
 
-// B12, B13, B24, Z02, Z03, Z06, Q08: what can't be read is the client's error, in OpenAI's form, before any engine hears of it.
+// B12, B13, B24, Z02, Z03, Z06, Q08: what can't be read is the client's error, in OpenAI's form, before any engine
+// hears of it.
 func TestBadBodies(t *testing.T) {
 	r := newRig(t, Options{}, func(http.ResponseWriter, *http.Request) { t.Error("got a request at the engine, want none") })
 	for _, body := range []string{``, ` `, `[]`, `true`, `text`, `{"model":"m"`, `{"model":"m"}{}`, "\ufeff{\"model\":\"m\"}", `{"model":1}`, `{"model":null}`,
@@ -80,7 +81,8 @@ func TestBadBodies(t *testing.T) {
 	r.do(packed).wantError(t, 415, "unsupported_encoding") // Z13
 }
 
-// B23, B25, X11: a form's model is read wherever it stands, and the form passes as it came. Z13: so does an encoded body.
+// B23, B25, X11: a form's model is read wherever it stands, and the form passes as it came. Z13: so does an encoded
+// body.
 func TestFormsAndEncodedBodies(t *testing.T) {
 	var form bytes.Buffer
 	parts := multipart.NewWriter(&form)
@@ -168,7 +170,8 @@ func TestExpectContinue(t *testing.T) {
 	}
 }
 
-// H12, H13, H15, H18, H20, X02: gateway headers of clients are removed, everything else arrives, at every attempt alike.
+// H12, H13, H15, H18, H20, X02: gateway headers of clients are removed, everything else arrives, at every attempt
+// alike.
 func TestRequestHeaders(t *testing.T) {
 	var first, second seen
 	r := newRig(t, Options{}, func(w http.ResponseWriter, r *http.Request) {
@@ -317,7 +320,8 @@ func twoPools(t *testing.T, o Options, fallback string) *rig {
 	return r
 }
 
-// The model selects the pool: in the body, else in the header, else there is the default or an error with the reference's sentence.
+// The model selects the pool: in the body, else in the header, else there is the default or an error with the
+// reference's sentence.
 func TestModelSelection(t *testing.T) {
 	r := twoPools(t, Options{}, "")
 	model := func(body, header string) answer {

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// R09, S21: whatever goes wrong before the first body byte moves the request to the next endpoint, and the client sees none of it.
+// R09, S21: whatever goes wrong before the first body byte moves the request to the next endpoint, and the client sees
+// none of it.
 func TestMovesBeforeTheFirstByte(t *testing.T) {
 	status := func(code int) func(*testing.T) string {
 		return func(t *testing.T) string {
@@ -180,7 +181,8 @@ func TestMovesWhenLost(t *testing.T) {
 	(<-done).want(t, 200, "late")
 }
 
-// E31, E33: among engines that fail in every way, with clients at once, nothing is lost while one engine is well, and every count comes down.
+// E31, E33: among engines that fail in every way, with clients at once, nothing is lost while one engine is well, and
+// every count comes down.
 func TestNothingIsLostAmongFailures(t *testing.T) {
 	breaks := raw(t, func(c net.Conn, n int, _ *http.Request) {
 		switch n % 4 {
@@ -245,8 +247,8 @@ func (m *mortal) Write(p []byte) (int, error) {
 	return m.Conn.Write(p)
 }
 
-// A kept connection that turns out to be dead at the first write is no failure of the engine: nothing has left, so a fresh connection
-// carries the request, however large its body is and whatever its framing.
+// A kept connection that turns out to be dead at the first write is no failure of the engine: nothing has left, so a
+// fresh connection carries the request, however large its body is and whatever its framing.
 func TestKeptConnectionDiesAtTheWrite(t *testing.T) {
 	f := func(size int, cookie string, trailer http.Header) {
 		t.Helper()
@@ -281,7 +283,8 @@ func TestKeptConnectionDiesAtTheWrite(t *testing.T) {
 	f(3<<10, "a="+strings.Repeat("x", 6<<10), nil) // head and body are more than the write buffer takes
 }
 
-// What is small leaves in one write, since a write costs more than a copy; what is large leaves where it lies, a segment a write.
+// What is small leaves in one write, since a write costs more than a copy; what is large leaves where it lies, a
+// segment a write.
 func TestWritesOfARequest(t *testing.T) {
 	for size, most := range map[int]int{0: 1, 3 << 10: 1, 400 << 10: 2} {
 		r := newRig(t, Options{}, says("a"))

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// rig is a gateway between a client and engines on loopback. Engines are asked in the order given: the pool's profile is round robin
-// and every test is the first to ask it.
+// rig is a gateway between a client and engines on loopback. Engines are asked in the order given: the pool's profile
+// is round robin and every test is the first to ask it.
 type rig struct {
 	t       *testing.T
 	g       *Gateway
@@ -38,8 +38,8 @@ type rig struct {
 
 const chatPath = "/v1/chat/completions"
 
-// newRig starts a gateway before a pool of engines that serve the model "m". At the end of the test no request may be counted and no
-// body be held.
+// newRig starts a gateway before a pool of engines that serve the model "m". At the end of the test no request may be
+// counted and no body be held.
 func newRig(t *testing.T, o Options, engines ...http.HandlerFunc) *rig {
 	t.Helper()
 	var addresses []string

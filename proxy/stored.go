@@ -11,8 +11,8 @@ import (
 // maxStored bounds how many responses' endpoints are remembered. What is forgotten is searched for.
 const maxStored = 1 << 16
 
-// stored remembers who holds which response of the responses API: an engine knows only those that it made itself, so a call about one must
-// go there.
+// stored remembers who holds which response of the responses API: an engine knows only those that it made itself, so a
+// call about one must go there.
 type stored struct {
 	mu      sync.Mutex
 	holders map[string]holder
@@ -56,8 +56,8 @@ func (c *call) holder(req *openai.Request) holder {
 	return c.g.stored.get(id)
 }
 
-// holding is the pool of the holder of the response that the request is about, nil when it is about none, or one whose pool isn't known or
-// has left. A request that only continues a response names a model, and the pool goes by that.
+// holding is the pool of the holder of the response that the request is about, nil when it is about none, or one whose
+// pool isn't known or has left. A request that only continues a response names a model, and the pool goes by that.
 func (c *call) holding(h holder) *fleet.Pool {
 	if !c.path.Stateful {
 		return nil
@@ -82,8 +82,8 @@ func (c *call) pin(h holder) {
 	}
 }
 
-// store notes where a new response lives. Its identifier comes first in what engines write, and inside a string of JSON its quotes would be
-// escaped, so that the first piece of the answer tells.
+// store notes where a new response lives. Its identifier comes first in what engines write, and inside a string of JSON
+// its quotes would be escaped, so that the first piece of the answer tells.
 func (c *call) store(a *attempt) {
 	if c.path.Operation != "responses" || c.path.Stateful || !readable(a.resp.Header) {
 		return

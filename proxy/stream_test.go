@@ -100,7 +100,8 @@ func TestBrokenStreamEndsWithAnErrorEvent(t *testing.T) {
 	}
 }
 
-// An answer that is no event stream can't hold an error: its connection breaks, so that nobody takes the part for the whole.
+// An answer that is no event stream can't hold an error: its connection breaks, so that nobody takes the part for the
+// whole.
 func TestBrokenPlainAnswerBreaksTheConnection(t *testing.T) {
 	f := func(head string) {
 		t.Helper()

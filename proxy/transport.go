@@ -41,9 +41,9 @@ const (
 	// idleConnsPerHost keeps as many connections as an engine is likely to have requests.
 	idleConnsPerHost = 1024
 	idleConnTimeout  = 90 * time.Second
-	// pingAfter and pingTimeout bound how long an HTTP/2 connection that died in silence takes every request to its endpoint: it
-	// is asked when nothing came for the one, and given up when it says nothing for the other. Together they are as long as an engine may be
-	// busy without being taken for stalled.
+	// pingAfter and pingTimeout bound how long an HTTP/2 connection that died in silence takes every request to its
+	// endpoint: it is asked when nothing came for the one, and given up when it says nothing for the other. Together
+	// they are as long as an engine may be busy without being taken for stalled.
 	pingAfter   = fleet.DefaultStallAfter / 2
 	pingTimeout = fleet.DefaultStallAfter / 2
 	// maxAnswerHeader bounds an engine's headers in bytes; an engine that sends more is at fault.
@@ -74,8 +74,8 @@ func (t *transports) of(e *fleet.Endpoint, connect time.Duration) *http.Transpor
 	return t.by[w]
 }
 
-// serverName is the name that the endpoint's certificate must be for: what its settings say, else the host it was configured
-// under.
+// serverName is the name that the endpoint's certificate must be for: what its settings say, else the host it was
+// configured under.
 func serverName(e *fleet.Endpoint) string {
 	if e.TLS.ServerName != "" {
 		return e.TLS.ServerName
@@ -141,8 +141,9 @@ func (t *transports) closeIdle() {
 	}
 }
 
-// conn sends a large body in its own large pieces: the transport would copy it through a fresh buffer, 32 KB at a time. Nothing else of a
-// connection is changed, because the transport goes by what has really been written when it decides whether to try again.
+// conn sends a large body in its own large pieces: the transport would copy it through a fresh buffer, 32 KB at a time.
+// Nothing else of a connection is changed, because the transport goes by what has really been written when it decides
+// whether to try again.
 type conn struct{ net.Conn }
 
 // ReadFrom is called by the transport's write buffer with what is left of a body.
@@ -156,9 +157,9 @@ func (c conn) ReadFrom(r io.Reader) (int64, error) {
 // smallBody is the size in bytes up to which copying a body costs less than a write of its own.
 const smallBody = 4 << 10
 
-// bodies makes the readers over a body for one request. The transport writes the body together with the head if it is one of the standard
-// library's readers. Everything must fit into its buffer then and be framed by a length, or else it takes a failed write for a failed read
-// of the body, and doesn't try again.
+// bodies makes the readers over a body for one request. The transport writes the body together with the head if it is
+// one of the standard library's readers. Everything must fit into its buffer then and be framed by a length, or else it
+// takes a failed write for a failed read of the body, and doesn't try again.
 func bodies(b *openai.Body, out *http.Request) func() io.ReadCloser {
 	if b.Len() > smallBody || out.ContentLength < 0 || headSize(out) > writeBuffer-smallBody {
 		return b.Reader

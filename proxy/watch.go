@@ -9,9 +9,10 @@ import (
 // moveAgain is how often a request that should move, but has nowhere to go, looks again.
 const moveAgain = time.Second
 
-// lateAfter is how long waits go unwatched. Most of what is over by then needs no watcher, and a timer for each would cost more than deciding: every
-// timer that is the next to fire wakes the thread that waits for the network. With timers and read deadlines for every request, small ones over
-// one connection had .42 of the throughput of a reverse proxy, without them .78.
+// lateAfter is how long waits go unwatched. Most of what is over by then needs no watcher, and a timer for each would
+// cost more than deciding: every timer that is the next to fire wakes the thread that waits for the network. With
+// timers and read deadlines for every request, small ones over one connection had .42 of the throughput of a reverse
+// proxy, without them .78.
 const (
 	lateAfter   = 20 * time.Millisecond
 	emptyRounds = 50 // after which the list's goroutine ends
@@ -99,7 +100,8 @@ func (a *attempt) watch() {
 // limits tells which limits have passed at the time now, and how long to wait for the next that will.
 type limits struct{ now, wait time.Duration }
 
-// passed reports whether more than limit has passed since then; never for limits that are not positive, which mean none.
+// passed reports whether more than limit has passed since then; never for limits that are not positive, which mean
+// none.
 func (l *limits) passed(since, limit time.Duration) bool {
 	if limit <= 0 {
 		return false
@@ -115,7 +117,8 @@ func (l *limits) passed(since, limit time.Duration) bool {
 // lookWithin shortens the wait to d.
 func (l *limits) lookWithin(d time.Duration) { l.wait = min(l.wait, max(d, time.Millisecond)) }
 
-// check enforces the limits that have passed and returns the time until the next one. on is false when the attempt is over.
+// check enforces the limits that have passed and returns the time until the next one. on is false when the attempt is
+// over.
 func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -166,8 +169,8 @@ func (a *attempt) giveUp(k cause) {
 	}
 }
 
-// giveUpLocked ends the wait of the call's goroutine, wherever it waits: in the transport, in a read, or in a write to a client
-// that takes nothing.
+// giveUpLocked ends the wait of the call's goroutine, wherever it waits: in the transport, in a read, or in a write to
+// a client that takes nothing.
 func (a *attempt) giveUpLocked(k cause) {
 	a.why = k
 	if a.told {
