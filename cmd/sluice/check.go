@@ -26,13 +26,13 @@ endpoints serve each model, how they are chosen, and what this build does not ho
 With --probe it also asks every endpoint what it is, and names the metrics that its engine does not have.`,
 		Example: `  sluice check -f gateway.yaml
   sluice check -f gateway.yaml --probe`,
-		Args: cobra.NoArgs,
+		Args: noArgs("-f FILE or --endpoint MODEL=HOST:PORT"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return check(cmd.Context(), s, probe, cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration `FILE`")
-	cmd.Flags().StringArrayVar(&s.endpoints, "endpoint", nil, "`MODEL=HOST:PORT[,HOST:PORT…]` (repeatable)")
+	cmd.Flags().StringArrayVar(&s.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
 	cmd.Flags().BoolVar(&probe, "probe", false, "ask every endpoint, too")
 	return cmd
 }

@@ -15,7 +15,7 @@ type fleetCollector struct {
 	now   func() time.Duration
 
 	state, waiting, running, kvUse, inFlight, backlog, units, age, prefill, decode *prometheus.Desc
-	ready                                                                           *prometheus.Desc
+	ready                                                                          *prometheus.Desc
 }
 
 func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector {

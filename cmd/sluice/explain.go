@@ -66,7 +66,7 @@ func explainInput(cmd *cobra.Command, args []string, admin string, last int) (io
 	}
 	if resp.StatusCode != http.StatusOK {
 		resp.Body.Close()
-		return nil, fmt.Errorf("cannot ask the gateway: %s answered %s", admin, resp.Status)
+		return nil, fmt.Errorf("cannot ask the gateway: %s answered %s; --admin is the address that serve printed for metrics", admin, resp.Status)
 	}
 	return resp.Body, nil
 }
@@ -131,7 +131,12 @@ then: a difference means that the rule itself has changed.`,
 		Example: `  sluice serve -f gateway.yaml --record decisions.jsonl
   sluice replay decisions.jsonl --profile weights
   sluice replay decisions.jsonl`,
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("replay takes one FILE, which serve --record has written (- for the standard input)")
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var p *route.Profile
 			if profile != "" {
@@ -149,7 +154,13 @@ then: a difference means that the rule itself has changed.`,
 			if err != nil {
 				return err
 			}
-			return s.WriteText(cmd.OutOrStdout())
+			if err := s.WriteText(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			if s.Records == 0 && s.Unreadable > 0 {
+				return fmt.Errorf("no line of %s is a record that serve --record has written", args[0])
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&profile, "profile", "", "decide by profile `NAME`: "+strings.Join(route.ProfileNames(), ", "))

@@ -100,7 +100,7 @@ func prepare(c *config.Config, o *serveOptions, cache tlsCache) (*plan, error) {
 
 func (p *plan) pool(pool *config.Pool, o *serveOptions, cache tlsCache) (fleet.PoolConfig, error) {
 	pc := fleet.PoolConfig{Name: pool.Scheduler, Model: pool.Model, Adapters: pool.Adapters, StaleAfter: o.staleAfter,
-		StallAfter: o.stallAfter, Engine: pool.EngineType}
+		StallAfter: o.stallAfter}
 	name := o.profile
 	if name == "" {
 		name = "latency"

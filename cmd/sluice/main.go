@@ -28,6 +28,16 @@ func main() {
 // errSaid ends a command that has told the reason already.
 var errSaid = errors.New("said already")
 
+// noArgs refuses arguments and says which flags take them.
+func noArgs(flags string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("cannot use argument %q: %s takes %s", args[0], cmd.Name(), flags)
+		}
+		return nil
+	}
+}
+
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sluice",
@@ -38,6 +48,7 @@ OpenAI-compatible address that sees what the engines are doing and sends each re
   sluice serve -f gateway.yaml
   sluice check -f gateway.yaml
   sluice explain --last 3`,
+		Version:       buildVersion(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

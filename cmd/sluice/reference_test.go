@@ -65,6 +65,7 @@ func reference(t *testing.T) string {
 	d := new(describer)
 	f := new(fleet.Fleet)
 	now := func() time.Duration { return 0 }
+	newReloads(d)
 	d.MustRegister(newFleetCollector(f, now))
 	proxy.New(f, proxy.Options{}, d, now, nil)
 	if _, err := scrape.New(f, scrape.Options{Registerer: d}); err != nil {

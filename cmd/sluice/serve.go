@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -64,13 +65,13 @@ nothing and says why. SIGHUP looks at once.`,
 
   # what it decides by, in another terminal
   sluice explain --last 3`,
-		Args: cobra.NoArgs,
+		Args: noArgs("-f FILE or --endpoint MODEL=HOST:PORT"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serve(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&o.endpoints, "endpoint", nil, "`MODEL=HOST:PORT[,HOST:PORT…]`: model servers of a model (repeatable; https://HOST:PORT for TLS)")
+	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable; port 8000 if none is given; https://HOST:PORT for TLS)")
 	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
@@ -107,6 +108,8 @@ type server struct {
 	// logged.
 	faults   map[string]error
 	rejected string
+	reloads  *reloads
+	states   map[string]string
 }
 
 // serve runs until ctx ends, then drains.
@@ -128,6 +131,7 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	}
 	defer s.recorder.close()
 	registry := prometheus.NewRegistry()
+	s.reloads = newReloads(registry)
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		newFleetCollector(s.fleet, s.now))
 	scraper, err := scrape.New(s.fleet, s.scrapeOptions(registry))
@@ -139,11 +143,11 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 
 	public, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return fmt.Errorf("cannot listen for clients: %w", err)
+		return fmt.Errorf("cannot listen for clients (choose another address with --listen): %w", err)
 	}
 	private, err := net.Listen("tcp", o.admin)
 	if err != nil {
-		return fmt.Errorf("cannot listen for metrics: %w", err)
+		return fmt.Errorf("cannot listen for metrics (choose another address with --admin): %w", err)
 	}
 	if !private.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		log.Warn("the admin address is reachable from other machines; it shows the fleet and profiles without asking who wants to know", "address", private.Addr().String())
@@ -246,10 +250,10 @@ func (s *server) load() (*plan, []byte, error) {
 func (s *server) apply(ctx context.Context, p *plan, text []byte) {
 	s.plan, s.text, s.rejected = p, text, ""
 	for _, n := range p.config.NotHonoured {
-		s.log.Warn("not honoured", "field", n.Path, "object", n.Object, "why", n.Why)
+		s.log.Warn("not honoured", "what", n.String())
 	}
 	for _, n := range p.config.Warnings {
-		s.log.Warn("probably not meant", "field", n.Path, "object", n.Object, "why", n.Why)
+		s.log.Warn("probably not meant", "what", n.String())
 	}
 	pools := slices.Clone(p.pools)
 	for i, endpoints := range s.resolve(ctx, p) {
@@ -288,8 +292,9 @@ func (s *server) resolve(ctx context.Context, p *plan) [][]fleet.Endpoint {
 
 // watch takes over changed files and changed addresses until ctx ends.
 func (s *server) watch(ctx context.Context) {
-	reload, resolve := time.NewTicker(s.o.reloadEvery), time.NewTicker(s.o.resolveEvery)
+	reload, resolve, look := time.NewTicker(s.o.reloadEvery), time.NewTicker(s.o.resolveEvery), time.NewTicker(stateEvery)
 	defer reload.Stop()
+	defer look.Stop()
 	defer resolve.Stop()
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
@@ -302,6 +307,8 @@ func (s *server) watch(ctx context.Context) {
 			s.reload(ctx)
 		case <-reload.C:
 			s.reload(ctx)
+		case <-look.C:
+			s.logStates()
 		case <-resolve.C:
 			found := s.resolve(ctx, s.plan)
 			for i, p := range s.fleet.Pools() {
@@ -331,6 +338,7 @@ func (s *server) reload(ctx context.Context) {
 		return
 	}
 	s.apply(ctx, p, text)
+	s.reloads.succeeded()
 	s.log.Info("configuration taken over", "file", s.o.file, "pools", len(p.pools))
 }
 
@@ -338,7 +346,11 @@ func (s *server) reload(ctx context.Context) {
 func (s *server) complain(err error) {
 	if text := err.Error(); text != s.rejected {
 		s.rejected = text
-		s.log.Error("the changed configuration is not used, the running one stays", "file", s.o.file, "error", text)
+		s.reloads.failed()
+		s.log.Error("the changed configuration is not used, the running one stays", "file", s.o.file)
+		for line := range strings.Lines(text) {
+			s.log.Error("configuration fault", "fault", strings.TrimSpace(line))
+		}
 	}
 }
 

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// stateEvery is how often the states of endpoints are looked at for the log.
+const stateEvery = time.Second
+
+// logStates logs every endpoint whose state has changed since the last look: from what to what, and why.
+func (s *server) logStates() {
+	states := make(map[string]string)
+	for _, p := range s.fleet.Pools() {
+		for _, e := range p.Status(s.now()) {
+			key := p.Name() + " " + e.Endpoint.Name
+			states[key] = e.State
+			switch was, known := s.states[key]; {
+			case !known && e.State != "ready" && e.State != "draining", was == e.State:
+				// Nothing is known yet, or nothing has changed.
+			case e.State == "ready" || e.State == "draining":
+				s.log.Info("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was)
+			default:
+				s.log.Warn("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was, "why", e.Why)
+			}
+		}
+	}
+	s.states = states
+}
+
+// reloads are the metrics of the configuration file.
+type reloads struct {
+	success prometheus.Gauge
+	at      prometheus.Gauge
+}
+
+func newReloads(reg prometheus.Registerer) *reloads {
+	r := &reloads{
+		success: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_config_last_reload_success",
+			Help: "1 if the configuration file as it was last seen is the running one, 0 if it was refused."}),
+		at: prometheus.NewGauge(prometheus.GaugeOpts{Name: "sluice_config_last_reload_success_timestamp_seconds",
+			Help: "When a configuration was last taken over, in seconds since 1970."}),
+	}
+	reg.MustRegister(r.success, r.at)
+	r.succeeded()
+	return r
+}
+
+func (r *reloads) succeeded() {
+	r.success.Set(1)
+	r.at.SetToCurrentTime()
+}
+
+func (r *reloads) failed() { r.success.Set(0) }
