@@ -201,7 +201,7 @@ func (b *builder) choose(i int, p *Pool) {
 		b.gatewayDoc.add(field.Invalid(at(i).Child("modelSelector"), field.OmitValueType{}, err.Error()))
 		return
 	}
-	drained := 0
+	drained, has := 0, make(map[string]bool)
 	for n, l := range b.lists {
 		for j := range l.Spec.Endpoints {
 			e := b.endpoint(l, j, &b.written.Spec.Schedulers[i], int(*s.TargetPort))
@@ -209,7 +209,7 @@ func (b *builder) choose(i int, p *Pool) {
 				continue
 			}
 			where := field.NewPath("spec", "endpoints").Index(j)
-			if slices.ContainsFunc(p.Endpoints, func(o Endpoint) bool { return o.HostPort() == e.HostPort() }) {
+			if has[e.HostPort()] {
 				b.listDocs[n].add(field.Invalid(where.Child("address"), l.Spec.Endpoints[j].Address,
 					fmt.Sprintf("must be unique: scheduler %q already has %s, with its targetPort filled in", s.Name, e.HostPort())))
 				continue
@@ -220,6 +220,7 @@ func (b *builder) choose(i int, p *Pool) {
 			if e.Drain {
 				drained++
 			}
+			has[e.HostPort()] = true
 			p.Endpoints = append(p.Endpoints, e)
 			b.chosen[entry{n, j}] = true
 		}

@@ -324,7 +324,8 @@ func (s *server) reload(ctx context.Context) {
 		return
 	}
 	text, err := os.ReadFile(s.o.file)
-	if err == nil && string(text) == string(s.text) && !s.plan.outdated() {
+	// A file that was refused is read again each time: what it lacked, such as a key file, may be there now.
+	if err == nil && string(text) == string(s.text) && s.rejected == "" && !s.plan.outdated() {
 		return
 	}
 	if err != nil {

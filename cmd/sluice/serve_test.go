@@ -267,6 +267,15 @@ func TestReloadWithoutDropping(t *testing.T) {
 	eventually(t, "a good file after a faulty one is taken over", func() bool { return only(addressOf(a)) })
 	write("kind: Nonsense")
 	eventually(t, "the same fault is told again after a good file", func() bool { return strings.Count(g.log.String(), "is not used") == 2 })
+
+	key := filepath.Join(t.TempDir(), "key")
+	drained := fmt.Sprintf(gatewayFile, addressOf(a), true, addressOf(b), false)
+	write(strings.Replace(drained, "drain: false", `apiKey: {file: "`+key+`"}`, 1))
+	eventually(t, "the log names the missing key file", func() bool { return strings.Contains(g.log.String(), key) })
+	if err := os.WriteFile(key, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the file is taken over when what it lacked is there", func() bool { return only(addressOf(b)) })
 }
 
 func TestServeRefuses(t *testing.T) {
