@@ -103,7 +103,8 @@ type server struct {
 	recorder *recorder
 
 	plan *plan
-	text []byte
+	// text is the configuration file as it was last loaded, seen as it was last looked at.
+	text, seen []byte
 	// faults are the names that could not be resolved last time, rejected why the last changed file was not used: only changes are
 	// logged.
 	faults   map[string]error
@@ -304,9 +305,9 @@ func (s *server) watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-hangup:
-			s.reload(ctx)
+			s.reload(ctx, true)
 		case <-reload.C:
-			s.reload(ctx)
+			s.reload(ctx, false)
 		case <-look.C:
 			s.logStates()
 		case <-resolve.C:
@@ -318,8 +319,9 @@ func (s *server) watch(ctx context.Context) {
 	}
 }
 
-// reload takes over the file if it has changed; a faulty one changes nothing and is reported once.
-func (s *server) reload(ctx context.Context) {
+// reload takes over the file if it has changed; a faulty one changes nothing and is reported once. Unless it is wanted now, a changed file is left alone until
+// it has looked the same twice.
+func (s *server) reload(ctx context.Context, now bool) {
 	if s.o.file == "" {
 		return
 	}
@@ -330,6 +332,10 @@ func (s *server) reload(ctx context.Context) {
 	}
 	if err != nil {
 		s.complain(err)
+		return
+	}
+	if seen := s.seen; !now && string(text) != string(seen) {
+		s.seen = text // it may be half written: it has to look the same twice
 		return
 	}
 	p, text, err := s.load()
