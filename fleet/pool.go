@@ -202,7 +202,7 @@ func (ep *endpoint) restate() {
 	case ep.down != "":
 		ep.state, ep.why = route.NotReady, ep.down
 	case ep.stalled:
-		ep.state, ep.why = route.NotReady, "requests in flight and no progress"
+		ep.state, ep.why = route.Stalled, "requests in flight and no progress"
 	}
 	if ep.Drain {
 		ep.state |= route.Draining
@@ -249,7 +249,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	ep.asked, ep.down, ep.late, ep.unmetered = true, "", "", false
 	ep.stalled = p.stalls(ep, now.Seconds())
 	ep.restate()
-	if ep.stalled {
+	if ep.stalled && p.refuge(now.Seconds()) {
 		ep.moveByteless()
 	}
 	ep.sweep(now.Seconds(), p)
@@ -260,19 +260,32 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	p.dirty = true
 }
 
-// stalls reports whether an endpoint serves requests and yet neither its counters nor its bodies have moved for too
-// long: a frozen engine behind a process that still answers. Once stalled it stays so until something moves or it has
-// nothing left to serve, since our requests have left it and prove nothing any more.
+// stalls reports whether an endpoint serves requests and yet neither its work nor its bodies have moved for too long: a
+// frozen engine behind a process that still answers. Once stalled it stays so until something moves or it has nothing
+// left to serve: our requests have left it, and those that go there for want of a better one prove nothing.
 func (p *Pool) stalls(ep *endpoint, now float64) bool {
-	if !(ep.reading.Running > 0) || len(ep.leases) == 0 || math.IsNaN(ep.reading.DecodeTokens) {
-		return ep.stalled && ep.reading.Running > 0
+	if !(ep.reading.Running > 0) || math.IsNaN(ep.reading.Progress) {
+		return false
 	}
 	since := max(ep.progressAt, time.Duration(ep.lastByte.Load()).Seconds())
-	oldest := now
-	for l := range ep.leases {
-		oldest = min(oldest, l.sent)
+	if !ep.stalled {
+		oldest := now
+		for l := range ep.leases {
+			oldest = min(oldest, l.sent)
+		}
+		since = max(since, oldest)
 	}
-	return now-max(since, oldest) > p.config().StallAfter.Seconds()
+	return now-since > p.config().StallAfter.Seconds()
+}
+
+// refuge reports whether some endpoint may serve that is neither stale nor stalled: whoever is told to move has
+// somewhere better to go.
+func (p *Pool) refuge(now float64) bool {
+	limit := p.config().StaleAfter.Seconds()
+	return slices.ContainsFunc(p.rows, func(ep *endpoint) bool {
+		return ep.state&(route.NotReady|route.Draining|route.Stalled) == 0 && now >= ep.ejectedUntil &&
+			(ep.state&route.Unmetered != 0 || now-ep.readAt <= limit)
+	})
 }
 
 // restarted reports that the engine's counters fell, which they do only by a restart: its cache is empty.
@@ -280,10 +293,10 @@ func restarted(old, now *Reading) bool {
 	return now.PrefillTokens < old.PrefillTokens || now.DecodeTokens < old.DecodeTokens
 }
 
-// progressed reports that any of the engine's counters moved; one that the engine does not have never does.
+// progressed reports that the engine's work moved. Where nothing was known of it before, it counts as moved: the time
+// without progress begins then.
 func progressed(old, now *Reading) bool {
-	moved := func(a, b float64) bool { return a < b || a > b } // false for NaN
-	return moved(old.PrefillTokens, now.PrefillTokens) || moved(old.DecodeTokens, now.DecodeTokens) || moved(old.CachedTokens, now.CachedTokens)
+	return now.Progress != old.Progress && !math.IsNaN(now.Progress)
 }
 
 func set(names []string) map[string]bool {
@@ -362,10 +375,7 @@ func (p *Pool) Tick(now time.Duration) {
 			ep.sweep(t, p)
 		}
 	}
-	fresh := func(ep *endpoint) bool {
-		return ep.state&(route.NotReady|route.Draining) == 0 && (ep.state&route.Unmetered != 0 || t-ep.readAt <= limit)
-	}
-	if !slices.ContainsFunc(p.rows, fresh) {
+	if !p.refuge(t) {
 		return
 	}
 	for _, ep := range p.rows {
@@ -470,7 +480,7 @@ func (p *Pool) Models() []Model {
 // Status is what is known of one endpoint, for people and metrics.
 type Status struct {
 	Endpoint Endpoint
-	// State is ready, stale, ejected, draining or not ready; Why says more, in words.
+	// State is ready, stale, stalled, ejected, draining or not ready; Why says more, in words.
 	State, Why string
 	// Engine and Kind are what was found by asking and by measuring.
 	Engine, Kind string
@@ -521,6 +531,8 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 		return "draining"
 	case ep.state&route.NotReady != 0:
 		return "not ready"
+	case ep.state&route.Stalled != 0:
+		return "stalled"
 	case ep.state&route.Unmetered == 0 && now-ep.readAt > p.config().StaleAfter.Seconds():
 		s.Why = fmt.Sprintf("last reading %.1f s ago", now-ep.readAt)
 		if ep.readAt == route.Never {

@@ -13,13 +13,16 @@ type Reading struct {
 	// The engine's own counters since it started: time spent on and tokens of computed prompt, time and tokens of
 	// output, prompt tokens taken from cache. They fall only when the engine restarts.
 	PrefillSeconds, PrefillTokens, DecodeSeconds, DecodeTokens, CachedTokens float64
+	// Progress is whatever the engine counts that moves for as long as it works, with every step of it rather than with
+	// the end of an answer. NaN where it has none: nothing can then be said of a stall.
+	Progress float64
 }
 
 // UnknownReading is a Reading in which nothing is known, to fill in.
 func UnknownReading() Reading {
 	nan := math.NaN()
 	return Reading{Waiting: nan, Running: nan, KVUse: nan, KVTokens: nan, MaxAdapters: nan,
-		PrefillSeconds: nan, PrefillTokens: nan, DecodeSeconds: nan, DecodeTokens: nan, CachedTokens: nan}
+		PrefillSeconds: nan, PrefillTokens: nan, DecodeSeconds: nan, DecodeTokens: nan, CachedTokens: nan, Progress: nan}
 }
 
 // Failure says why a scrape gave no reading.

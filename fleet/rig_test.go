@@ -27,6 +27,7 @@ func idle(tokens float64) Reading {
 	r := UnknownReading()
 	r.Waiting, r.Running, r.KVUse, r.KVTokens = 0, 0, .1, 400_000
 	r.PrefillSeconds, r.PrefillTokens, r.DecodeSeconds, r.DecodeTokens, r.CachedTokens = tokens/1e4, tokens, tokens/50, tokens, 0
+	r.Progress = tokens
 	return r
 }
 

@@ -221,10 +221,9 @@ func stalledPool(t *testing.T, counters func(*Reading)) (*Pool, *Lease) {
 // E23: an engine that answers health and metrics and yet makes no token is out, whichever counters it has.
 func TestStalledEngineLeavesAndReturns(t *testing.T) {
 	for name, counters := range map[string]func(*Reading){
-		"all counters":     func(*Reading) {},
-		"no cached tokens": func(r *Reading) { r.CachedTokens = UnknownReading().CachedTokens },
-		"only decode tokens": func(r *Reading) {
-			r.CachedTokens, r.PrefillTokens = UnknownReading().CachedTokens, UnknownReading().PrefillTokens
+		"all counters": func(*Reading) {},
+		"only its work": func(r *Reading) {
+			r.CachedTokens, r.PrefillTokens, r.DecodeTokens = math.NaN(), math.NaN(), math.NaN()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -260,6 +259,51 @@ func TestStallEnds(t *testing.T) {
 			{at: 70, says: "frozen", want: "e1"},
 			{at: 71, says: says, do: both(event, read(71, "e1", idle(71))), want: "e0 e1"},
 		})
+	}
+}
+
+// E23: an engine whose counters of tokens move only when an answer ends, and one that counts nothing while it works,
+// are not stalled by a long answer that comes whole.
+func TestLongAnswerIsNoStall(t *testing.T) {
+	for name, progress := range map[string]func(now float64) float64{
+		"its work moves": func(now float64) float64 { return now },
+		"nothing shows":  func(float64) float64 { return math.NaN() },
+	} {
+		p := newPool(t, 2)
+		l := pick(t, p, 0, &Request{Model: "m", PromptBytes: 100, Tried: []string{"e1:8000"}})
+		for now := 1.; now <= 300; now++ {
+			r := working(1, 5000)
+			r.Progress = progress(now)
+			p.Observe(sec(now), sec(now), "e0:8000", r, nil)
+			p.Observe(sec(now), sec(now), "e1:8000", idle(now), nil)
+		}
+		if s := p.Status(sec(300))[0]; told(l) || s.State != "ready" {
+			t.Errorf("%s: told to move %v, state %s, want it left to work", name, told(l), s.State)
+		}
+	}
+}
+
+// E23: a stall is a doubt: who has nowhere better to go stays, new requests go there rather than nowhere, and none of
+// them makes it look well again.
+func TestStallIsSoft(t *testing.T) {
+	p := newPool(t, 2)
+	p.ObserveFailure("e1:8000", Unreachable, "connection refused")
+	l := pick(t, p, 0, short())
+	frozen := func(from, to float64) {
+		for now := from; now <= to; now++ {
+			p.Observe(sec(now), sec(now), "e0:8000", working(2, 5000), nil)
+		}
+	}
+	frozen(1, 70)
+	if s := p.Status(sec(70))[0]; told(l) || s.State != "stalled" || s.Why == "" {
+		t.Errorf("told to move %v, state %s (%s), want it stalled, and its request to stay", told(l), s.State, s.Why)
+	}
+	play(t, p, []step{{at: 70, says: "nobody else is left", want: "e0"}})
+	l2 := pick(t, p, 70, short())
+	p.Observe(sec(71), sec(71), "e1:8000", idle(0), nil)
+	play(t, p, []step{{at: 71, says: "e1 is back, e0 still stalled", do: read(71, "e0", working(2, 5000)), want: "e1"}})
+	if !told(l) || !told(l2) {
+		t.Error("there is somewhere better now, and its requests were not told to move")
 	}
 }
 

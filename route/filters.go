@@ -3,13 +3,15 @@ package route
 const filterStale = "stale"
 
 // filters are the filters every profile begins with, in the order they apply. The soft ones come last, so that they are
-// lifted only for endpoints that could serve.
+// lifted only for endpoints that could serve, and of those the surest first: an endpoint that is left for want of a
+// better one is rather stale than stalled.
 func filters() []Filter {
 	return []Filter{
 		{Name: "notReady", Clear: clearNotReady, Says: "not ready"},
 		{Name: "draining", Clear: clearDraining, Says: "draining"},
 		{Name: "tried", Clear: clearTried, Says: "tried already for this request"},
 		{Name: "adapter", Clear: clearAdapterMissing, Says: "does not offer the adapter"},
+		{Name: "stalled", Clear: clearStalled, Soft: true, Says: "has requests and makes no progress"},
 		{Name: filterStale, Clear: clearStale, Soft: true, Says: "reading too old"},
 		{Name: "ejected", Clear: clearEjected, Soft: true, Says: "failed a moment ago"},
 	}
@@ -18,6 +20,8 @@ func filters() []Filter {
 func clearNotReady(keep []bool, v *View) int { return clearState(keep, v, NotReady) }
 
 func clearDraining(keep []bool, v *View) int { return clearState(keep, v, Draining) }
+
+func clearStalled(keep []bool, v *View) int { return clearState(keep, v, Stalled) }
 
 func clearState(keep []bool, v *View, state State) (cleared int) {
 	for i, s := range v.Snapshot.States {

@@ -86,13 +86,15 @@ type State uint16
 
 // The facts a State can hold. The zero State is an endpoint that may serve.
 const (
-	// NotReady marks an endpoint that cannot serve: unreachable, loading or stalled. One that was not asked yet is
-	// stale instead.
+	// NotReady marks an endpoint that cannot serve: unreachable or loading. One that was not asked yet is stale
+	// instead.
 	NotReady State = 1 << iota
 	// Draining marks an endpoint that was taken out of traffic on purpose; it finishes what it has.
 	Draining
 	// Unmetered marks an endpoint that publishes no metrics: it is never stale, and known by live bookkeeping alone.
 	Unmetered
+	// Stalled marks an endpoint that answers and yet has made no progress with its requests for long.
+	Stalled
 )
 
 // Adapter says how an endpoint stands to the adapter of the request.
@@ -135,7 +137,7 @@ type Snapshot struct {
 	Hashes []uint64 `json:"-"`
 	// States holds the facts that do not depend on the request.
 	States []State `json:"states"`
-	// Why says in words what made an endpoint NotReady or Draining, empty otherwise.
+	// Why says in words what made an endpoint NotReady, Draining or Stalled, empty otherwise.
 	Why []string `json:"why"`
 	// Kinds are indexes into View.Rates.
 	Kinds []int32 `json:"kinds"`

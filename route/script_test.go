@@ -90,7 +90,7 @@ func (s *script) fact(i int, column, cell string) bool {
 	case "tried":
 		s.view.Tried[i] = cell == "yes"
 	case "state":
-		states := map[string]State{"ready": 0, "notReady": NotReady, "draining": Draining, "unmetered": Unmetered}
+		states := map[string]State{"ready": 0, "notReady": NotReady, "draining": Draining, "unmetered": Unmetered, "stalled": Stalled}
 		for one := range strings.SplitSeq(cell, "+") {
 			name, why, _ := strings.Cut(one, ":")
 			snap.States[i] |= states[name]

@@ -15,6 +15,7 @@ const (
 	decodeSeconds
 	decodeTokens
 	cachedTokens
+	progress // whatever moves with every step, and not only when an answer ends
 	maxAdapters
 	adapters // names, in the labels of one series
 	kvUsed   // tokens in the KV cache; with the cache's size found by asking it gives kvUse
@@ -23,11 +24,11 @@ const (
 
 // columnNames are what a column is called where the engine has no metric for it at all.
 var columnNames = [columns]string{"waiting", "running", "kv_use", "kv_tokens", "prefill_seconds", "prefill_tokens", "decode_seconds", "decode_tokens",
-	"cached_tokens", "max_adapters", "adapters", "kv_used"}
+	"cached_tokens", "progress", "max_adapters", "adapters", "kv_used"}
 
 // required are the columns whose absence is reported: those that routing or learning reads. Adapters are not among
 // them, since an engine without adapters says nothing of them.
-var required = [...]column{waiting, running, kvUse, kvTokens, prefillSeconds, prefillTokens, decodeSeconds, decodeTokens, cachedTokens}
+var required = [...]column{waiting, running, kvUse, kvTokens, prefillSeconds, prefillTokens, decodeSeconds, decodeTokens, cachedTokens, progress}
 
 // rule says how several series of one metric become one number.
 type rule uint8
@@ -116,6 +117,7 @@ var dialects = []dialect{
 				histogramSum("request_decode_time_seconds")),
 			decodeTokens: first(counter("generation_tokens")),
 			cachedTokens: first(counter("prompt_tokens_cached"), counter("prefix_cache_hits"), counter("gpu_prefix_cache_hits")),
+			progress:     first(histogramSum("iteration_tokens_total"), counter("generation_tokens")),
 			adapters:     first(operand{name: "lora_requests_info", rule: newest}),
 		},
 	},
@@ -141,6 +143,7 @@ var dialects = []dialect{
 			decodeSeconds: first(histogramSum("inter_token_latency_seconds")),
 			decodeTokens:  first(counter("realtime_tokens").where("mode", "decode"), counter("generation_tokens")),
 			cachedTokens:  first(counter("cached_tokens"), counter("realtime_tokens").where("mode", "prefill_cache")),
+			progress:      first(counter("realtime_tokens"), counter("forward_execution_seconds")),
 			maxAdapters:   first(gauge("lora_pool_slots_total").by(most)),
 		},
 	},
@@ -155,6 +158,7 @@ var dialects = []dialect{
 			prefillTokens:  first(histogramSum("request_input_length")),
 			decodeSeconds:  first(histogramSum("request_inference_duration")),
 			decodeTokens:   first(histogramSum("request_generated_tokens")),
+			progress:       first(histogramSum("batch_inference_duration")), // of steps, unlike those of requests
 		},
 	},
 	{
@@ -168,6 +172,7 @@ var dialects = []dialect{
 			decodeSeconds:  first(counter("tokens_predicted_seconds")),
 			decodeTokens:   first(counter("tokens_predicted")),
 			cachedTokens:   first(counter("prompt_tokens_cached")),
+			progress:       first(counter("n_decode")), // tokens are counted when an answer ends
 		},
 	},
 	{

@@ -18,7 +18,8 @@ import (
 // sane reports what of a reading can't be.
 func sane(t *testing.T, r fleet.Reading) {
 	t.Helper()
-	for i, v := range []float64{r.Waiting, r.Running, r.KVTokens, r.MaxAdapters, r.PrefillSeconds, r.PrefillTokens, r.DecodeSeconds, r.DecodeTokens, r.CachedTokens} {
+	for i, v := range []float64{r.Waiting, r.Running, r.KVTokens, r.MaxAdapters, r.PrefillSeconds, r.PrefillTokens, r.DecodeSeconds, r.DecodeTokens, r.CachedTokens,
+		r.Progress} {
 		if !math.IsNaN(v) && !(v >= 0 && !math.IsInf(v, 0)) {
 			t.Errorf("got %v for value %d, want it not known, or finite and not negative", v, i)
 		}

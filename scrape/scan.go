@@ -384,7 +384,8 @@ func (s *scanner) reading(capacity float64) (fleet.Reading, []string) {
 	}
 	return fleet.Reading{Waiting: k[waiting], Running: k[running], KVUse: k[kvUse], KVTokens: k[kvTokens], MaxAdapters: k[maxAdapters],
 		Resident: s.resident, WaitingAdapters: s.waitingNames, PrefillSeconds: k[prefillSeconds], PrefillTokens: k[prefillTokens],
-		DecodeSeconds: k[decodeSeconds], DecodeTokens: k[decodeTokens], CachedTokens: k[cachedTokens]}, s.lastNames
+		DecodeSeconds: k[decodeSeconds], DecodeTokens: k[decodeTokens], CachedTokens: k[cachedTokens],
+		Progress: k[progress]}, s.lastNames
 }
 
 // pair is one label: its name, and its value as it stands between the quotes.

@@ -22,7 +22,7 @@ func describe(engine string, r fleet.Reading, missing []string) string {
 		value float64
 	}{{"waiting", r.Waiting}, {"running", r.Running}, {"KV use", r.KVUse}, {"KV tokens", r.KVTokens}, {"prefill seconds", r.PrefillSeconds},
 		{"prefill tokens", r.PrefillTokens}, {"decode seconds", r.DecodeSeconds}, {"decode tokens", r.DecodeTokens},
-		{"cached tokens", r.CachedTokens}, {"max adapters", r.MaxAdapters}} {
+		{"cached tokens", r.CachedTokens}, {"progress", r.Progress}, {"max adapters", r.MaxAdapters}} {
 		if !math.IsNaN(c.value) {
 			fmt.Fprintf(&b, "%s %.10g\n", c.name, c.value)
 		}

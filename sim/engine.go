@@ -390,7 +390,8 @@ func (e *Engine) Reading(now time.Duration) (fleet.Reading, bool) {
 	n := len(e.cache.refs)
 	r := fleet.Reading{Waiting: float64(e.waiting.n), Running: float64(e.running.n), KVUse: float64(n-e.cache.free) / float64(n),
 		KVTokens: float64(n * BlockTokens), MaxAdapters: math.NaN(), PrefillSeconds: e.counters.prefillSeconds, PrefillTokens: e.counters.prefillTokens,
-		DecodeSeconds: e.counters.decodeSeconds, DecodeTokens: e.counters.decodeTokens, CachedTokens: e.counters.cachedTokens}
+		DecodeSeconds: e.counters.decodeSeconds, DecodeTokens: e.counters.decodeTokens, CachedTokens: e.counters.cachedTokens,
+		Progress: float64(e.counters.steps)}
 	if e.cfg.AdapterSlots == 0 {
 		return r, true
 	}
