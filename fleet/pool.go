@@ -331,8 +331,11 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 	case ScrapeFailed:
 		ep.late = why
 	case NoMetrics:
-		ep.down, ep.unmetered, ep.stalled = "", true, false
+		ep.down, ep.late, ep.unmetered, ep.stalled = "", "", true, false
 		ep.missing = []string{why}
+		// The last reading never ages there: a long queue in it would repel for ever, and an empty one attract.
+		ep.reading, ep.readAt = UnknownReading(), route.Never
+		ep.resident, ep.queued = nil, nil
 	}
 	ep.restate()
 	p.dirty = true
@@ -365,10 +368,13 @@ func (p *Pool) ObserveModels(name, engine string, models []Model) {
 
 // Tick notices what passes without an event: prefills of whole answers where no reading tells, and endpoints whose
 // readings have become too old while requests wait there without a byte. They are told to move, unless everything is
-// stale and there is nowhere better. Call it a few times a second.
+// stale and there is nowhere better. It publishes a snapshot where there is news. Call it a few times a second.
 func (p *Pool) Tick(now time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.dirty {
+		p.rebuild()
+	}
 	t, limit := now.Seconds(), p.config().StaleAfter.Seconds()
 	for _, ep := range p.rows {
 		if ep.unmetered {
@@ -439,8 +445,7 @@ func (p *Pool) layout(s *route.Snapshot) {
 	}
 }
 
-// Snapshot is what was last published. Readings are published by the next Pick or Status, so without either it lags
-// behind.
+// Snapshot is what was last published: what is read becomes part of it with the next Pick, Status or Tick.
 func (p *Pool) Snapshot() *route.Snapshot { return p.snapshot.Load() }
 
 // Endpoints lists the pool's endpoints in row order.

@@ -498,6 +498,46 @@ func TestUnmeteredEndpoint(t *testing.T) {
 	empty(t, p)
 }
 
+// Z08, Z09: when an engine stops showing metrics, its last reading is forgotten: a queue in it would repel requests for
+// ever, and an empty one attract them.
+func TestLastReadingEndsWithMetrics(t *testing.T) {
+	for _, waiting := range []float64{0, 500} {
+		p := newPool(t, 2)
+		r := idle(1000)
+		r.Waiting, r.KVUse, r.Resident, r.WaitingAdapters = waiting, .99, []string{"a"}, []string{"b"}
+		p.Observe(0, 0, "e0:8000", r, nil)
+		p.ObserveFailure("e0:8000", NoMetrics, "no metrics: status 404")
+		other := idle(1000)
+		other.Waiting, other.KVUse = 0, .5
+		play(t, p, []step{{at: 1, says: "both are as good", do: read(1, "e1", other), want: "e0 e1"}})
+		s := p.Status(sec(1))[0]
+		if !math.IsNaN(s.Reading.Waiting) || !math.IsNaN(s.Reading.KVUse) || s.Reading.Resident != nil || !math.IsNaN(s.Age) {
+			t.Errorf("after %v waiting: got %+v, %v s old, want nothing known", waiting, s.Reading, s.Age)
+		}
+		if snap := p.Snapshot(); !math.IsNaN(float64(snap.Waiting[0])) || snap.Waiting[1] != 0 {
+			t.Errorf("after %v waiting: the snapshot has %v, want it not known, and 0", waiting, snap.Waiting)
+		}
+		audit(t, p)
+	}
+}
+
+// What is read is published without traffic, too.
+func TestTickPublishes(t *testing.T) {
+	p := newPool(t, 1)
+	r := idle(1000)
+	r.Waiting = 7
+	p.Observe(sec(1), sec(1), "e0:8000", r, nil)
+	p.Tick(sec(1.1))
+	s := p.Snapshot()
+	if s.Waiting[0] != 7 || s.ReadAt[0] != 1 {
+		t.Errorf("got %v waiting at %v s, want 7 at 1 s", s.Waiting[0], s.ReadAt[0])
+	}
+	if p.Tick(sec(1.2)); p.Snapshot() != s {
+		t.Error("got a new snapshot without news")
+	}
+	audit(t, p)
+}
+
 // A restarted engine has an empty cache: its counters fall, and what it was believed to hold is forgotten.
 func TestEngineRestartClearsPrefix(t *testing.T) {
 	p := newPool(t, 1)
