@@ -71,11 +71,12 @@ type attempt struct {
 	next  *fleet.Lease // picked by the watcher before it gave up
 	told  bool         // the client is being told the answer
 
-	resp *http.Response
-	sse  bool
-	buf  *[]byte
-	n    int   // bytes of the first read
-	err  error // that came with them
+	resp    *http.Response
+	options map[string]bool // headers that the answer's Connection names
+	sse     bool
+	buf     *[]byte
+	n       int   // bytes of the first read
+	err     error // that came with them
 }
 
 // send sends the request to the lease's endpoint and waits for the first body byte, or for the end of an empty answer.
@@ -95,6 +96,11 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	a.resp = resp
 	if resp.StatusCode < http.StatusOK {
 		a.fail(errors.New("the endpoint switched protocols, or gave no status"))
+		return a
+	}
+	var ok bool
+	if a.options, ok = options(resp.Header["Connection"]); !ok {
+		a.fail(errors.New("the endpoint's Connection header names too many options"))
 		return a
 	}
 	a.sse = resp.StatusCode < 300 && readable(resp.Header) && strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream")

@@ -27,6 +27,8 @@ type call struct {
 	path openai.Path
 	open bool // opened by configuration, outside the table
 
+	options map[string]bool // headers that the client's Connection names
+
 	pool  *fleet.Pool
 	model string // the name asked for, empty when none was given
 	label string // model, if it is one that the fleet knows
@@ -51,6 +53,10 @@ const pickRetryAfter = 2 * time.Second
 
 // serve reads the request, finds its pool and has it answered.
 func (c *call) serve() {
+	if e := c.checkHeader(); e != nil {
+		c.fail(e)
+		return
+	}
 	if e := c.read(); e != nil {
 		c.fail(e)
 		return
@@ -177,7 +183,7 @@ func (c *call) understand() *openai.Error {
 	if c.body != nil && (c.path.Body || c.open) {
 		c.scratch, _ = c.g.scratches.Get().(*openai.Scratch)
 		var err error
-		req, err = openai.Read(c.r.Header.Get("Content-Type"), c.r.Header.Get("Content-Encoding"), c.body, c.scratch)
+		req, err = openai.Read(c.r.Header.Get("Content-Type"), strings.Join(c.r.Header["Content-Encoding"], ","), c.body, c.scratch)
 		if err != nil && !c.open {
 			return openai.AsError(err)
 		}
