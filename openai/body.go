@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/bits"
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -30,16 +31,19 @@ var (
 )
 
 // A Budget bounds the memory of all request bodies that share it and recycles their buffers. Safe for any number of
-// goroutines. A nil Budget bounds nothing and recycles nothing.
+// goroutines. It has only as many bodies decoded at once as there are processors: a decoder's window, up to 16 MiB that a
+// body of 45 bytes can ask for, is outside of the budget, and more of them would end no sooner. A nil Budget bounds nothing and recycles nothing.
 type Budget struct {
-	total int64
-	used  atomic.Int64
-	pools [segmentSizes]sync.Pool
+	total    int64
+	used     atomic.Int64
+	pools    [segmentSizes]sync.Pool
+	decoders chan struct{} // filled by those at work
+	unzstds  sync.Pool     // *zstd.Decoder
 }
 
 // NewBudget makes a Budget of total bytes; zero or less means no bound (buffers are still recycled).
 func NewBudget(total int64) *Budget {
-	return &Budget{total: total}
+	return &Budget{total: total, decoders: make(chan struct{}, runtime.GOMAXPROCS(0))}
 }
 
 // Used is the number of bytes reserved at this moment: buffer capacities, which is what the process really holds, not
@@ -49,6 +53,19 @@ func (b *Budget) Used() int64 {
 		return 0
 	}
 	return b.used.Load()
+}
+
+// startDecoding waits until a decoder may work; endDecoding lets the next one.
+func (b *Budget) startDecoding() {
+	if b != nil {
+		b.decoders <- struct{}{}
+	}
+}
+
+func (b *Budget) endDecoding() {
+	if b != nil {
+		<-b.decoders
+	}
 }
 
 type segment struct {

@@ -8,7 +8,9 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/andybalholm/brotli"
 	"github.com/klauspost/compress/zstd"
@@ -173,4 +175,57 @@ func FuzzEncoding(f *testing.F) {
 			t.Errorf("%d bytes still reserved", budget.Used())
 		}
 	})
+}
+
+// Z13: however many small bodies ask for large windows, only as many decoders as processors are at work, because their
+// memory is in no budget. A body that isn't encoded waits for none of them.
+func TestDecodersAreBounded(t *testing.T) {
+	const clients = 400
+	for _, coding := range append(slices.Clone(codings), "broken") {
+		packed, want := []byte("no zstd"), ""
+		if coding == "broken" {
+			coding = "zstd"
+		} else {
+			packed, want = encode(t, coding, []byte(`{"model":"m"}`)), "m"
+		}
+		synctest.Test(t, func(t *testing.T) {
+			budget := NewBudget(0)
+			var read atomic.Int32
+			ask := func(coding string, p []byte, want string) {
+				b, err := ReadBody(bytes.NewReader(p), -1, 0, budget)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer b.Free()
+				var s Scratch
+				defer s.Reset()
+				if r, _ := Read("", coding, b, &s); r.Model != want {
+					t.Errorf("%s: got %+v, want model %q", coding, r, want)
+				}
+				read.Add(1)
+			}
+			for range cap(budget.decoders) {
+				budget.startDecoding()
+			}
+			for range clients {
+				go ask(header(coding), packed, want)
+			}
+			synctest.Wait()
+			if n := read.Load(); n != 0 {
+				t.Errorf("%s: got %d bodies read while every decoder was taken, want none", coding, n)
+			}
+			ask("", []byte(`{"model":"m"}`), "m")
+			budget.endDecoding()
+			synctest.Wait()
+			if n := read.Load(); n != clients+1 {
+				t.Errorf("%s: got %d bodies read in the end, want %d", coding, n, clients+1)
+			}
+			for range 10 { // a decoder that met a fault, or half a body, works as before
+				ask(header(coding), []byte("no such coding"), "")
+				ask(header(coding), packed[:len(packed)/2], "")
+				ask(header(coding), packed, want)
+			}
+		})
+	}
 }

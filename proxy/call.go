@@ -273,13 +273,12 @@ func (c *call) first() *fleet.Lease {
 // an attempt while the call waits for that attempt.
 func (c *call) pick() *fleet.Lease {
 	now := c.g.now()
-	lease, _ := c.pool.Pick(now, &c.want)
-	if lease == nil {
-		return nil
+	lease, choice := c.pool.Pick(now, &c.want)
+	if choice.View != nil && (lease != nil || c.current == nil) { // a watcher that finds nobody asks again and again
+		c.set.Record(c.record(choice))
 	}
-	c.g.metrics.decisions.add(c.pool.Name(), lease.Endpoint.Name)
-	if lease.View != nil {
-		c.set.Record(c.record(lease))
+	if lease != nil {
+		c.g.metrics.decisions.add(c.pool.Name(), lease.Endpoint.Name)
 	}
 	return lease
 }

@@ -122,8 +122,8 @@ func listed(p *fleet.Pool) []openai.Model {
 }
 
 // record puts a decision into the form that replay reads.
-func (c *call) record(lease *fleet.Lease) *route.Record {
-	r := c.pool.Config().Profile.Record(lease.View, lease.Decision)
+func (c *call) record(choice fleet.Choice) *route.Record {
+	r := c.pool.Config().Profile.Record(choice.View, choice.Decision)
 	r.ID, r.Time, r.Pool = c.id, time.Now().UTC().Format(time.RFC3339Nano), c.pool.Name()
 	return &r
 }

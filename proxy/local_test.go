@@ -426,6 +426,21 @@ func TestRecords(t *testing.T) {
 	}
 }
 
+// O13: that no endpoint may serve is recorded with the reason.
+func TestRefusalIsRecorded(t *testing.T) {
+	var records []*route.Record
+	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func(string) bool { return true }}, says("a"))
+	r.pool.ObserveFailure(r.engines[0], fleet.Unreachable, "connection refused")
+	a := r.post(plainBody)
+	r.front.Close()
+	if a.status != http.StatusServiceUnavailable || len(records) != 1 {
+		t.Fatalf("got status %d and %d records, want 503 and one", a.status, len(records))
+	}
+	if rec := records[0]; rec.Decision.Verdict != route.NoEndpoint || rec.View.Snapshot.Why[0] != "connection refused" {
+		t.Errorf("got %+v because %q, want no endpoint and why", rec.Decision, rec.View.Snapshot.Why)
+	}
+}
+
 // S13, S14: an id that many requests share is no key to anything.
 func TestSharedRequestID(t *testing.T) {
 	r := newRig(t, Options{}, says("a"), says("b"))
