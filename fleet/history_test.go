@@ -293,12 +293,12 @@ func TestRecordedViewDecidesTheSame(t *testing.T) {
 		for i := range 40 {
 			q := prompt(1+i%7, 3000)
 			q.Record = true
-			l := pick(t, p, float64(i)/100, q)
+			l, c := p.Pick(sec(float64(i)/100), q)
 			for range i % 3 {
 				pick(t, p, float64(i)/100, q)
 			}
-			if got := profile.Decide(l.View); got != l.Decision {
-				t.Errorf("%s, pick %d: decided again: got %+v, want %+v", profile.Name, i, got, l.Decision)
+			if got := profile.Decide(c.View); got != c.Decision {
+				t.Errorf("%s, pick %d: decided again: got %+v, want %+v", profile.Name, i, got, c.Decision)
 			}
 			if i%5 == 0 {
 				l.FirstByte(sec(float64(i)/100 + .05))
@@ -306,4 +306,34 @@ func TestRecordedViewDecidesTheSame(t *testing.T) {
 			}
 		}
 	}
+}
+
+// That nobody may serve can be explained as well, and is copied only when asked.
+func TestRefusalIsRecorded(t *testing.T) {
+	p := newPool(t, 2)
+	p.ObserveFailure("e0:8000", Unreachable, "connection refused")
+	p.ObserveFailure("e1:8000", Unreachable, "no route to it")
+	q := prompt(1, 3000)
+	if l, c := p.Pick(0, q); l != nil || c.View != nil {
+		t.Errorf("got lease %v and view %v, want none", l, c.View)
+	}
+	q.Record = true
+	l, c := p.Pick(0, q)
+	if l != nil || c.View == nil {
+		t.Fatalf("got lease %v and view %v, want the view alone", l, c.View)
+	}
+	var text strings.Builder
+	e := route.Latency().Explain(c.View)
+	if err := e.WriteText(&text, c.View); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"No endpoint may serve", "e0:8000, not ready: connection refused", "e1:8000, not ready: no route to it"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("got %s, want it to say %q", text.String(), want)
+		}
+	}
+	if e.Decision != c.Decision {
+		t.Errorf("got %+v decided again, want %+v", e.Decision, c.Decision)
+	}
+	empty(t, p)
 }

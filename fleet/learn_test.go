@@ -250,7 +250,8 @@ func TestBytesPerTokenIsLearned(t *testing.T) {
 	}
 	q := prompt(1, 25_600)
 	q.Record = true
-	got := pick(t, p, 0, q).View.Request
+	_, c := p.Pick(0, q)
+	got := c.View.Request
 	if math.Abs(float64(got.PromptTokens)-10_240) > 150 || math.Abs(float64(got.UnitTokens)-102.4) > 1.5 {
 		t.Errorf("got %v tokens in %d units of %v, want 10240 in units of 102.4", got.PromptTokens, got.Units, got.UnitTokens)
 	}

@@ -42,11 +42,8 @@ const affinityBlocks = 4
 type Lease struct {
 	// Endpoint is where the request goes.
 	Endpoint Endpoint
-	// Decision is what was decided, Reason the same in a few words for a header or a log.
-	Decision route.Decision
-	Reason   string
-	// View is a copy of what was decided from, nil unless Request.Record asked for it.
-	View *route.View
+	// Reason is what was decided in a few words, for a header or a log.
+	Reason string
 
 	pool       *Pool
 	ep         *endpoint
@@ -64,9 +61,16 @@ type Lease struct {
 	lost       chan struct{}
 }
 
+// Choice is what a Pick decided, whether an endpoint may serve or none.
+type Choice struct {
+	route.Decision
+	// View is a copy of what was decided from, nil unless Request.Record asked for it. It is the caller's.
+	View *route.View
+}
+
 // Pick decides where the request goes and counts it there, in one step. The Lease is nil when the decision's verdict is
 // not Send.
-func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
+func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dirty {
@@ -75,23 +79,21 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, route.Decision) {
 	cfg := p.config()
 	v := &p.view
 	p.gather(now.Seconds(), cfg, r)
-	d := cfg.Profile.Decide(v)
-	var copied *route.View
-	if r.Record && d.Verdict == route.Send {
-		c := v.Clone()
-		copied = &c
+	c := Choice{Decision: cfg.Profile.Decide(v)}
+	if r.Record {
+		copied := v.Clone()
+		c.View = &copied
 	}
 	v.Turn++ // after the copy, which has to give the same decision again
-	if d.Verdict != route.Send {
-		return nil, d
+	if c.Verdict != route.Send {
+		return nil, c
 	}
 	if p.rent != nil {
-		p.rent.pay(now.Seconds(), d.Missed, v.Match[d.Endpoint] < slices.Max(v.Match))
+		p.rent.pay(now.Seconds(), c.Missed, v.Match[c.Endpoint] < slices.Max(v.Match))
 	}
-	l := p.reserve(now.Seconds(), r, d)
-	l.View = copied
-	l.Reason = cfg.Profile.Reason(v, d)
-	return l, d
+	l := p.reserve(now.Seconds(), r, int(c.Endpoint))
+	l.Reason = cfg.Profile.Reason(v, c.Decision)
+	return l, c
 }
 
 // gather reads everything impure into the view.
@@ -197,11 +199,10 @@ func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapte
 
 // reserve counts the request at the chosen endpoint and notes what its cache will hold. It counts in whole tokens: sums
 // of whole numbers are exact in any order, so that columns cannot drift and the same history gives the same decisions.
-func (p *Pool) reserve(now float64, r *Request, d route.Decision) *Lease {
-	v, row := &p.view, int(d.Endpoint)
-	ep := p.rows[row]
+func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
+	v, ep := &p.view, p.rows[row]
 	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
-	l := &Lease{Endpoint: ep.Endpoint, Decision: d, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
+	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
 		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, queued: true, lost: make(chan struct{})}
 	ep.leases[l] = struct{}{}
 	if l.prev = ep.last; l.prev != nil {

@@ -338,7 +338,8 @@ func TestExpectedOutput(t *testing.T) {
 	for max, want := range map[int]float32{0: 200, 10: 10, 5000: 200} {
 		r := prompt(1, 4000)
 		r.MaxOutput, r.Record = max, true
-		if got := pick(t, p, 0, r).View.Request.OutputTokens; got != want {
+		_, c := p.Pick(0, r)
+		if got := c.View.Request.OutputTokens; got != want {
 			t.Errorf("limit %d: got %v tokens expected, want %v", max, got, want)
 		}
 	}

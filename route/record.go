@@ -68,10 +68,10 @@ func (p *Profile) Weights() map[string]float64 {
 	return weights
 }
 
-// Record keeps d, which p made of v, with all it was made from; the caller adds ID, Time and Pool. v is copied and may
-// be used again.
+// Record keeps d, which p made of v, with all it was made from; the caller adds ID, Time and Pool. v's columns become
+// the record's: what goes on being used is handed in as a Clone.
 func (p *Profile) Record(v *View, d Decision) Record {
-	return Record{Profile: p.Name, Weights: p.Weights(), View: v.Clone(), Decision: d}
+	return Record{Profile: p.Name, Weights: p.Weights(), View: *v, Decision: d}
 }
 
 // OwnProfile makes the profile that made the decision.
