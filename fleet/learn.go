@@ -124,8 +124,9 @@ func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 }
 
 // regroup tells the kinds apart: by engine and GPU label where there is a label, else by measured speed, a new kind
-// beginning where the next endpoint in order of speed is more than splitRatio slower. Endpoints not yet measured form a
-// kind with the rates of all of them together.
+// beginning where the next endpoint in order of speed is more than splitRatio slower. Endpoints with too little evidence
+// of their own form a kind with the rates of all of them together; where they are all there is, nothing has told them
+// apart, and may never: short prompts are little evidence, however many.
 func (p *Pool) regroup() {
 	p.kinds = p.kinds[:0]
 	at := make(map[string]int32)
@@ -160,8 +161,11 @@ func (p *Pool) regroup() {
 		}
 		place(strings.TrimSpace(ep.engine+" speed "+strconv.Itoa(group)), ep)
 	}
-	name := "not measured yet"
-	if len(measured) > 0 && len(p.kinds) == 1 {
+	name := "too little seen yet"
+	switch {
+	case len(p.kinds) == 0:
+		name = "all alike so far"
+	case len(p.kinds) == 1 && len(measured) > 0:
 		name = p.kinds[0].name
 	}
 	p.placeUnknown(unknown, name, place)

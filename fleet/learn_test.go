@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"testing"
 )
 
@@ -290,5 +291,32 @@ func TestUnmeasuredKindStartsFromEveryone(t *testing.T) {
 	p.SetEndpoints(eps)
 	if got := p.Status(sec(now))[2].Rate.Prefill; got < .5 || got > .7 {
 		t.Errorf("got %v ms a token, want between .5 and .7", got)
+	}
+}
+
+// What endpoints are called whose own evidence is too little: that they are alike, where nothing has told any apart.
+func TestNamesWithoutEvidence(t *testing.T) {
+	p := newPool(t, 3)
+	kinds := func() string {
+		var names []string
+		for _, s := range p.Status(0) {
+			names = append(names, s.Kind)
+		}
+		return strings.Join(names, ", ")
+	}
+	for range 200 { // rates are learned, and short prompts tell nothing apart
+		for _, ep := range p.rows {
+			p.learnPrefill(ep, .001, 10)
+		}
+	}
+	if got, want := kinds(), "all alike so far, all alike so far, all alike so far"; got != want {
+		t.Errorf("short prompts: got %s, want %s", got, want)
+	}
+	for range 100 {
+		p.learnPrefill(p.rows[0], .1, 1000)
+		p.learnPrefill(p.rows[1], 1, 1000)
+	}
+	if got, want := kinds(), "speed 1, speed 2, too little seen yet"; got != want {
+		t.Errorf("two told apart: got %s, want %s", got, want)
 	}
 }
