@@ -18,6 +18,7 @@ const (
 	// tritonPath is where Triton, which has neither of the others, says that it serves.
 	tritonPath = "/v2/health/ready"
 	infoPath   = "/info"
+	propsPath  = "/props"
 )
 
 // finding is what an endpoint said of itself.
@@ -53,6 +54,9 @@ func (c *client) ask(ctx context.Context, engine string) finding {
 	}
 	if engine == "tgi" || engine == "" && f.engine == "" {
 		c.askInfo(ctx, &f)
+	}
+	if engine == "llamacpp" || engine == "" && f.engine == "llamacpp" {
+		c.askProps(ctx, &f)
 	}
 	return f
 }
@@ -99,6 +103,49 @@ func (c *client) askInfo(ctx context.Context, f *finding) {
 			f.models, f.listed = []fleet.Model{{ID: info.Model, Raw: raw}}, true
 		}
 	}
+}
+
+// askProps reads the settings that llama.cpp tells of itself: the size of its cache, which its metrics lack.
+func (c *client) askProps(ctx context.Context, f *finding) {
+	a, err := c.fetch(ctx, propsPath)
+	if err != nil || a.status != http.StatusOK {
+		return
+	}
+	var trained float64
+	for _, m := range f.models {
+		var listed struct {
+			Meta struct {
+				Trained float64 `json:"n_ctx_train"`
+			} `json:"meta"`
+		}
+		if json.Unmarshal(m.Raw, &listed) == nil {
+			trained = max(trained, listed.Meta.Trained)
+		}
+	}
+	f.capacity = parseProps(a.body, trained)
+}
+
+// parseProps is the size in tokens of llama.cpp's KV cache, NaN if its settings don't say; trained is the context that
+// its model was trained for, 0 if not known. Each slot has a part of the cache of its own, but where each has all the
+// context that the model can use, as by default, they share one.
+func parseProps(body []byte, trained float64) float64 {
+	var props struct {
+		Settings struct {
+			Context float64 `json:"n_ctx"`
+		} `json:"default_generation_settings"`
+		Slots float64 `json:"total_slots"`
+	}
+	if json.Unmarshal(body, &props) != nil {
+		return math.NaN()
+	}
+	tokens := props.Settings.Context
+	if tokens != trained {
+		tokens *= max(props.Slots, 1)
+	}
+	if !(tokens >= 1 && tokens <= absurd) {
+		return math.NaN()
+	}
+	return tokens
 }
 
 // parseModels reads a list of models. It keeps each object as it is, leaves out what has no usable id, and takes the

@@ -90,6 +90,48 @@ func FuzzParseModels(f *testing.F) {
 	})
 }
 
+func FuzzParseProps(f *testing.F) {
+	body, err := os.ReadFile("testdata/props-llamacpp.json")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(body, 8192.)
+	f.Add([]byte(`{"default_generation_settings":{"n_ctx":1e300},"total_slots":1e300}`), 0.)
+	f.Add([]byte(`{"default_generation_settings":null,"total_slots":-4}`), -1.)
+	f.Fuzz(func(t *testing.T, body []byte, trained float64) {
+		if tokens := parseProps(body, trained); !math.IsNaN(tokens) && !(tokens >= 1 && tokens <= absurd) {
+			t.Errorf("got %v tokens of %q, want a size or NaN", tokens, body)
+		}
+	})
+}
+
+// What /props of a real llama.cpp with four slots says, and what is no size.
+func TestParseProps(t *testing.T) {
+	body, err := os.ReadFile("testdata/props-llamacpp.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		body    string
+		trained float64
+		want    float64
+	}{
+		{string(body), 8192, 4096},
+		{string(body), 0, 4096},
+		{string(body), 1024, 1024}, // the slots share it
+		{`{"default_generation_settings":{"n_ctx":2048}}`, 0, 2048},
+		{`{"default_generation_settings":{"n_ctx":0},"total_slots":4}`, 0, math.NaN()},
+		{`{"default_generation_settings":{"n_ctx":-1},"total_slots":4}`, 0, math.NaN()},
+		{`{"default_generation_settings":{"n_ctx":"2048"},"total_slots":4}`, 0, math.NaN()},
+		{`{"total_slots":4}`, 0, math.NaN()},
+		{`<html>`, 0, math.NaN()},
+	} {
+		if got := parseProps([]byte(c.body), c.trained); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+			t.Errorf("%.60s, trained for %v: got %v, want %v", c.body, c.trained, got, c.want)
+		}
+	}
+}
+
 // What /v1/models of a real vLLM with an adapter says.
 func TestParseModels(t *testing.T) {
 	body, err := os.ReadFile("testdata/models-vllm-0.32-lora.json")

@@ -518,6 +518,28 @@ func TestPollerOtherPath(t *testing.T) {
 	})
 }
 
+// llama.cpp tells the size of its cache under /props alone.
+func TestPollerLlamaCpp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		props, err := os.ReadFile("testdata/props-llamacpp.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := run(t, []fleet.Endpoint{ep("e:1")}, func(w *world, o *Options) {
+			mux := http.NewServeMux()
+			mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) { w.Write(readPage(t, "llamacpp-b11434-load.txt")) })
+			mux.HandleFunc("/props", func(w http.ResponseWriter, r *http.Request) { w.Write(props) })
+			mux.HandleFunc(modelsPath, func(w http.ResponseWriter, r *http.Request) {
+				io.WriteString(w, `{"data":[{"id":"m","owned_by":"llamacpp","meta":{"n_ctx":1024,"n_ctx_train":8192}}]}`)
+			})
+			w.serve(t, "e:1", mux)
+		})
+		if s := w.after(time.Second)["e:1"]; s.Engine != "llamacpp" || s.Reading.KVTokens != 4096 {
+			t.Errorf("got %v with %v tokens of KV cache, want llamacpp with 4096", s.Engine, s.Reading.KVTokens)
+		}
+	})
+}
+
 // TGI lists its model and the size of its cache under /info.
 func TestPollerTGI(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
