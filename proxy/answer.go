@@ -71,7 +71,8 @@ func (c *call) deliver(a *attempt) {
 		a.lease.FirstByte(now) // the prefill is over and no longer counts as backlog; an error comes fast and says nothing of speed
 	}
 	if a.sse {
-		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe((now - c.start).Seconds())
+		c.ended.TTFT = now - c.start
+		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe(c.ended.TTFT.Seconds())
 	}
 	c.answerHeader(a)
 	c.status, c.served = a.resp.StatusCode, a.lease.Endpoint.Name
@@ -181,7 +182,7 @@ func (c *call) conclude(p *copier, err error) {
 	o := why.outcome()
 	if why == causeNone {
 		c.trailers(a)
-		o.Ending = fleet.Finished
+		o.Ending, c.ended.Whole = fleet.Finished, true
 		if a.resp.StatusCode >= http.StatusInternalServerError {
 			o.Ending = fleet.Failed
 		}
@@ -233,7 +234,9 @@ func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome) {
 	o.PromptTokens, o.OutputTokens = usage.PromptTokens, usage.OutputTokens
 	if !usage.Seen {
 		o.OutputTokens = u.Events()
+		c.ended.OutputTokens = o.OutputTokens
 		return
 	}
+	c.ended.PromptTokens, c.ended.CachedTokens, c.ended.OutputTokens = usage.PromptTokens, usage.CachedTokens, usage.OutputTokens
 	c.g.metrics.tokens.add(c.pool.Name(), c.label, usage)
 }

@@ -42,8 +42,9 @@ type call struct {
 	current  *attempt
 	status   int
 	served   string
-	counted  bool // in the in-flight gauge
-	broken   bool // the connection must not look as if the answer were whole
+	ended    Ended // filled in as it becomes known
+	counted  bool  // in the in-flight gauge
+	broken   bool  // the connection must not look as if the answer were whole
 	finished bool
 }
 
@@ -320,6 +321,11 @@ func (c *call) finish() {
 	m.duration.WithLabelValues(pool, c.path.Operation).Observe(took.Seconds())
 	if c.counted {
 		m.leave(pool)
+	}
+	if c.set.Ended != nil {
+		e := &c.ended
+		e.ID, e.Pool, e.Model, e.Endpoint, e.Status, e.Duration = c.id, pool, c.model, c.served, c.status, took
+		c.set.Ended(*e)
 	}
 	if log := c.g.log; log.Enabled(c.r.Context(), slog.LevelDebug) {
 		log.LogAttrs(c.r.Context(), slog.LevelDebug, "request", slog.String("x-request-id", c.id), slog.String("modelName", c.model),

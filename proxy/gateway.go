@@ -64,6 +64,27 @@ type Options struct {
 	// everything the decision was made from.
 	Record func(*route.Record)
 	Sample func(id string) bool
+
+	// Ended is told of each request at its end, once, by the goroutine that served it; nil for none. It must not take
+	// long, and is not told of requests for the gateway's own health.
+	Ended func(Ended)
+}
+
+// Ended is how a request ended.
+type Ended struct {
+	// ID is the x-request-id. Pool is empty where the request was refused before one was found, Endpoint where no
+	// endpoint's answer was passed on. Model is what the client asked for, in its own words.
+	ID, Pool, Model, Endpoint string
+	// Status is what the client was told, 499 for one that left before it was.
+	Status int
+	// Whole says that an endpoint's answer was passed on to its end. Only then is the Status the whole story: a stream
+	// that breaks has begun with 200.
+	Whole bool
+	// TTFT is the time to the first body byte of a streamed answer, 0 where there was none.
+	TTFT, Duration time.Duration
+	// PromptTokens, CachedTokens and OutputTokens are the engine's report; without one, OutputTokens is the number of
+	// events with output and the others are 0.
+	PromptTokens, CachedTokens, OutputTokens int
 }
 
 // Defaults of Options.
