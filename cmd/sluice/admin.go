@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/route"
 )
@@ -18,6 +19,9 @@ import (
 func (s *server) adminHandler(registry *prometheus.Registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
+	page := console.New([]console.Side{{Fleet: s.fleet, Series: s.series, Records: s.recorder.last}}, s.now)
+	mux.Handle("GET /console", page)
+	mux.Handle("GET /console/", page)
 	mux.HandleFunc("GET /explain", s.serveExplain)
 	mux.HandleFunc("GET /fleet", s.serveFleet)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })

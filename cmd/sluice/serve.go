@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/scrape"
@@ -74,7 +75,7 @@ nothing and says why. SIGHUP looks at once.`,
 	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable; port 8000 if none is given; https://HOST:PORT for TLS)")
 	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
-	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
+	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /console, /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
 	f.StringVar(&o.profile, "profile", "", "decide by `NAME` in every pool: latency, weights or round-robin (default: weights where the configuration gives weights, else latency)")
 	f.DurationVar(&o.scrapeInterval, "scrape-interval", 200*time.Millisecond, "time between two readings of an endpoint")
 	f.DurationVar(&o.staleAfter, "stale-after", fleet.DefaultStaleAfter, "age at which a reading is too old to route by")
@@ -101,6 +102,7 @@ type server struct {
 	resolver fleet.Resolver
 	tls      tlsCache
 	recorder *recorder
+	series   *console.Series
 
 	plan *plan
 	// text is the configuration file as it was last loaded, seen as it was last looked at.
@@ -119,7 +121,7 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &server{o: o, log: log, start: time.Now(), fleet: new(fleet.Fleet), tls: make(tlsCache)}
+	s := &server{o: o, log: log, start: time.Now(), fleet: new(fleet.Fleet), tls: make(tlsCache), series: console.NewSeries()}
 	if err := o.check(); err != nil {
 		return err
 	}
@@ -155,6 +157,7 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	}
 	fmt.Fprintf(out, "sluice: serving on http://%s\n", public.Addr())
 	fmt.Fprintf(out, "sluice: metrics on http://%s\n", private.Addr())
+	fmt.Fprintf(out, "sluice: console on http://%s/console\n", private.Addr())
 
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -231,7 +234,18 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 	o.RouteTimeouts = p.timeouts
 	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
 	o.Record = s.recorder.add
+	o.Ended = s.ended
 	return o
+}
+
+// ended counts a request for the console. A request that its client got wrong says nothing of the fleet.
+func (s *server) ended(e proxy.Ended) {
+	const clientGone = 499
+	if e.Pool == "" || e.Status >= 400 && e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != clientGone {
+		return
+	}
+	s.series.Add(s.now(), console.Sample{ID: e.ID, Endpoint: e.Endpoint, TTFT: e.TTFT, Tokens: e.OutputTokens, Prompt: e.PromptTokens,
+		Cached: e.CachedTokens, OK: e.Whole && e.Status < 400})
 }
 
 // load reads, validates and prepares the configuration. Nothing is applied.

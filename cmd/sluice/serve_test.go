@@ -60,9 +60,9 @@ func (b *syncBuffer) String() string {
 
 // gateway is a running serve.
 type gateway struct {
-	public, admin string
-	log           *syncBuffer
-	stop          func() error
+	public, admin, console string
+	log                    *syncBuffer
+	stop                   func() error
 }
 
 // startGateway runs serve with these arguments on free ports, and waits until it says where.
@@ -88,7 +88,7 @@ func startGateway(t *testing.T, args ...string) *gateway {
 	for _, to := range []struct {
 		prefix string
 		at     *string
-	}{{"sluice: serving on ", &g.public}, {"sluice: metrics on ", &g.admin}} {
+	}{{"sluice: serving on ", &g.public}, {"sluice: metrics on ", &g.admin}, {"sluice: console on ", &g.console}} {
 		if !lines.Scan() {
 			t.Fatalf("serve ended early: %v; log:\n%s", lines.Err(), g.log)
 		}
@@ -381,4 +381,56 @@ func TestRecorderKeepsAShare(t *testing.T) {
 	if got := len(r.last(1000)); got != ringSize {
 		t.Errorf("got %d records to look back on, want %d", got, ringSize)
 	}
+}
+
+// TestConsole: the page is where serve says it is, and knows what was served.
+func TestConsole(t *testing.T) {
+	engine := startEngine(t, "m")
+	g := startGateway(t, "--endpoint", "m="+addressOf(engine))
+	g.ready(t)
+	if status, body := get(g.console); status != 200 || !strings.Contains(body, "<title>Sluice console</title>") {
+		t.Errorf("got %d %.200s at %s, want the page", status, body, g.console)
+	}
+	if status, _ := g.chat(t, "m"); status != 200 {
+		t.Fatalf("got %d, want 200", status)
+	}
+	if status, _ := g.chat(t, "unknown"); status != 404 {
+		t.Fatalf("got %d for an unknown model, want 404", status)
+	}
+	eventually(t, "the console shows how the request ended, and no other", func() bool {
+		status, body := get(g.console + "/requests")
+		var lines []struct {
+			Model, Endpoint string
+			Outcome         *struct {
+				OK       bool
+				Endpoint string
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &lines); err != nil || status != 200 {
+			t.Fatalf("got %d %s, want a list", status, body)
+		}
+		if len(lines) != 1 || lines[0].Model != "m" || lines[0].Endpoint != addressOf(engine) {
+			t.Fatalf("got %s, want the one request", body)
+		}
+		o := lines[0].Outcome
+		return o != nil && o.OK && o.Endpoint == addressOf(engine)
+	})
+	// An unknown model says nothing of the fleet: one request has ended, and it is whole.
+	eventually(t, "the console counts one request", func() bool {
+		_, body := get(g.console + "/state")
+		var s struct {
+			Sides []struct {
+				Series struct{ Rate, Failed []float64 }
+			}
+		}
+		if err := json.Unmarshal([]byte(body), &s); err != nil {
+			t.Fatalf("got %s: %v", body, err)
+		}
+		series := s.Sides[0].Series
+		last := len(series.Rate) - 1
+		if series.Rate[last] > .2 || series.Failed[last] > 0 {
+			t.Fatalf("got %g requests a second and %g that did not finish, want .2 and none", series.Rate[last], series.Failed[last])
+		}
+		return series.Rate[last] == .2
+	})
 }

@@ -47,6 +47,8 @@ func rooms() map[string]room {
 			why:     "configuration is turned into values here, by someone who runs nothing"},
 		"api/v1alpha1": {outside: []string{"k8s.io/api", "k8s.io/apimachinery"},
 			why: "types of documents, and nothing that acts on them"},
+		"console": {own: []string{"fleet", "route"},
+			why: "the page shows what others know, and needs nothing but the standard library to be served"},
 		"sim": {own: []string{"fleet", "route"},
 			why: "a simulation drives the gateway's own code, and is no part of how requests travel"},
 		"cmd/sluice": {own: []string{everything}, outside: []string{"github.com/spf13/cobra", prometheus},
