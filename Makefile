@@ -1,6 +1,7 @@
 # Everything needs Go and a C compiler (the race detector uses cgo); `make test`
-# also needs Python 3.11 or newer with its venv module. Nothing else is installed
-# by hand: tools come from go.mod, Python packages from e2e/requirements.txt.
+# also needs Python 3.11 or newer with its venv module, and Chromium, which it
+# installs where it may (as root, with apt). Nothing else is installed by hand:
+# tools come from go.mod, Python packages from e2e/requirements.txt.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,7 +11,7 @@ FUZZTIME ?= 20s
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test bench bench-proxy fuzz needs-cc needs-python
+.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test bench bench-proxy fuzz needs-cc needs-python needs-chromium
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +39,7 @@ unit:
 fuzz-seeds: ## every fuzz target over its seeds and found inputs
 	$(GO) test -run '^Fuzz' $(PACKAGES)
 
-e2e: needs-cc needs-python ## the gateway between real llama.cpp servers and the real OpenAI client
+e2e: needs-cc needs-python needs-chromium ## the gateway between real llama.cpp servers and the real OpenAI client, the console in Chromium
 	$(GO) test -tags e2e -count 1 -timeout 10m -v ./e2e/
 
 test: ## everything that has to hold: check, the fuzz seeds, e2e
@@ -75,3 +76,14 @@ needs-python:
 	@[[ -n "$${SLUICE_E2E_PYTHON:-}" ]] || { command -v python3 >/dev/null && \
 		python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; } || \
 		{ echo "no Python 3.11 or newer with venv found as python3: install it (on Debian python3 and python3-venv)" >&2; exit 1; }
+
+# SLUICE_E2E_CHROMIUM names a Chromium to use instead of the one on PATH.
+needs-chromium:
+	@found() { command -v "$${SLUICE_E2E_CHROMIUM:-chromium}" || command -v chromium-browser || command -v google-chrome; }; \
+	if ! found >/dev/null; then \
+		if [[ "$$(id -u)" == 0 ]] && command -v apt-get >/dev/null; then \
+			echo "installing Chromium for the console's tests (once, about 400 MB)" >&2; \
+			apt-get update -q >&2 && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium >&2; \
+		fi; \
+		found >/dev/null || { echo "no Chromium found: install it (on Debian the package chromium), or name one in SLUICE_E2E_CHROMIUM" >&2; exit 1; }; \
+	fi
