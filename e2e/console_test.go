@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,6 +56,8 @@ func TestConsole(t *testing.T) {
 	wantPainted(b, "plot-tokens")
 
 	consoleExplains(t, b)
+	consoleTrusts(t, b, g)
+	consoleRests(b)
 	consoleFits(t, b)
 
 	engines[0].signal(syscall.SIGKILL)
@@ -89,6 +93,42 @@ func consoleExplains(t *testing.T, b *browser) {
 		t.Errorf("got %q selected and %q focused after an arrow down from %q, want the next one", selected, second, first)
 	}
 	b.until("the next request's reasons", shown+` && document.querySelector("#why .facts").innerText.includes("`+second+`")`)
+}
+
+// consoleTrusts sends a request whose ID would be markup, if anything took it for that.
+func consoleTrusts(t *testing.T, b *browser, g *gateway) {
+	t.Helper()
+	const id = `<img src=x onerror=alert(1)>"&'`
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.url+"/v1/chat/completions",
+		strings.NewReader(`{"model":"`+chatModel+`","max_tokens":1,"messages":[{"role":"user","content":"hi"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("x-request-id", id)
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	find := `[...document.querySelectorAll("#list .option")].find((e) => e.dataset.key === ` + strconv.Quote(id) + `)`
+	b.until("the request in the list", `document.getElementById("newer").click(), !!`+find)
+	ask[bool](b, find+`.click(), true`)
+	b.until("its ID among its facts, as text", `[...document.querySelectorAll("#why .facts dd")].some((e) => e.textContent === `+strconv.Quote(id)+`)`)
+	if n := ask[int](b, `document.querySelectorAll("main img").length`); n != 0 {
+		t.Errorf("got %d images made of a request's ID, want none", n)
+	}
+}
+
+// consoleRests hides the tab and shows it again.
+func consoleRests(b *browser) {
+	b.t.Helper()
+	hide := func(hidden string) {
+		ask[bool](b, `Object.defineProperty(document, "hidden", { configurable: true, value: `+hidden+` }), document.dispatchEvent(new Event("visibilitychange"))`)
+	}
+	hide("true")
+	b.until("the page to rest while it is hidden", `document.getElementById("status").dataset.state === "paused"`)
+	hide("false")
+	b.until("the page to go on", `document.getElementById("status").dataset.state === "live"`)
 }
 
 // consoleFits looks at the page on a phone and in the dark.

@@ -352,6 +352,19 @@
     $("why-body").replaceChildren(facts, ...x.decisions.map((d, i) => decision(d, many ? `Decision ${i + 1} of ${x.decisions.length}` : "")));
   }
 
+  // MEANS says in a few words what the terms of a cost are.
+  const MEANS = {
+    wait: "for what was sent there before", prefill: "of what is not held there", kvWait: "for room in the KV cache",
+    adapter: "until it is loaded", decode: "a share of the time to decode",
+  };
+
+  // scaleOf is where bars end: at eight times the chosen total, or one endless queue would leave nothing to see of the rest.
+  function scaleOf(d) {
+    const best = d.bars.find((b) => b.marks.includes("chosen"))?.total ?? 0;
+    const most = Math.max(...d.bars.map((b) => b.total ?? 0), 1e-9);
+    return d.cost && best > 0 ? Math.min(most, 8 * best) : most;
+  }
+
   function decision(d, title) {
     const e = el("div", "decision");
     if (title) e.append(el("h4", "", title));
@@ -361,17 +374,18 @@
       if (!used[i]) return [];
       const swatch = el("i", "");
       swatch.style.setProperty("--fill", `var(--term-${i % 8})`);
-      return [el("li", "", swatch, d.cost ? t.name : `${t.name} × ${t.weight}`)];
+      const item = el("li", "", swatch, d.cost ? t.name : `${t.name} × ${t.weight}`);
+      if (d.cost && MEANS[t.name]) item.append(el("span", "muted", MEANS[t.name]));
+      return [item];
     }));
+    if (d.bars.some((b) => b.total > scaleOf(d) * 1.001)) legend.append(el("li", "muted", "Bars that fade out go on beyond the scale."));
     e.append(legend, bars(d), numbers(d));
     return e;
   }
 
-  // bars draws each endpoint's terms. The scale ends at eight times the chosen total, or one endless queue would leave nothing to see of the rest.
+  // bars draws each endpoint's terms.
   function bars(d) {
-    const best = d.bars.find((b) => b.marks.includes("chosen"))?.total ?? 0;
-    const most = Math.max(...d.bars.map((b) => b.total ?? 0), 1e-9);
-    const scale = d.cost && best > 0 ? Math.min(most, 8 * best) : most;
+    const scale = scaleOf(d);
     const all = el("ol", "bars", ...d.bars.map((b) => {
       const is = b.marks.includes("chosen");
       const marks = el("span", "marks", ...b.marks.map((m) => el("span", "mark" + (m === "chosen" ? " chosen" : m === "near tie" ? " tie" : ""), m)));
@@ -437,31 +451,43 @@
 
   const quiet = () => paused || document.hidden;
 
+  // beat asks, shows what came, and comes again in a second.
   async function beat() {
     if (quiet() || beating) return;
     beating = true;
     clearTimeout(timer);
     try {
-      shown = await ask("state");
-      side ??= shown.sides[0]?.name ?? "";
+      const answer = await heard();
+      if (answer) show(answer);
+    } finally {
+      beating = false;
+      if (!quiet()) timer = setTimeout(beat, 1000);
+    }
+  }
+
+  // heard is what the gateway says, null when it says nothing of use.
+  async function heard() {
+    try {
+      const state = await ask("state");
+      side ??= state.sides[0]?.name ?? "";
       const of = side;
-      const answer = await ask("requests?" + new URLSearchParams({ last: 50, side: of }));
-      if (of === side) fresh = answer;
-      since = new Date();
-      if (!quiet()) status("live", "Live");
-      redraw();
-      fleet();
-      switches();
-      requests(false);
+      return { state, of, requests: await ask("requests?" + new URLSearchParams({ last: 50, side: of })) };
     } catch (error) {
       status("lost", error.status ? `The gateway answered with error ${error.status}.`
         : since ? `The gateway has not answered since ${clock(since)}. What is shown is from then.` : "The gateway does not answer.");
-      if (!(error.status || error instanceof TypeError || error.name === "TimeoutError")) throw error;
-    } finally {
-      beating = false;
-      clearTimeout(timer);
-      if (!quiet()) timer = setTimeout(beat, 1000);
+      return null;
     }
+  }
+
+  function show(answer) {
+    shown = answer.state;
+    if (answer.of === side) fresh = answer.requests;
+    since = new Date();
+    if (!quiet()) status("live", "Live");
+    redraw();
+    fleet();
+    switches();
+    requests(false);
   }
 
   function pause(on) {
@@ -480,12 +506,10 @@
     redraw();
   });
   $("pause").addEventListener("click", () => pause(!paused));
-  document.addEventListener("keydown", (event) => {
-    if (event.key === "p" && !event.ctrlKey && !event.metaKey && !event.altKey) pause(!paused);
-  });
   document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
-    if (!quiet()) beat();
+    if (document.hidden && !paused) status("paused", "Paused while this tab is hidden");
+    beat();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const plot of plots) plot.shape = null;
