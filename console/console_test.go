@@ -62,12 +62,9 @@ func newRig(t *testing.T, profile *route.Profile, n int) *rig {
 // decide has a request decided and recorded.
 func (r *rig) decide(id, model string, tried ...string) *route.Record {
 	r.t.Helper()
-	lease, _ := r.pool.Pick(r.at, &fleet.Request{Model: model, PromptBytes: 4000, Record: true, Tried: tried, Streamed: true})
-	if lease == nil {
-		r.t.Fatal("got no endpoint, want one")
-	}
+	_, choice := r.pool.Pick(r.at, &fleet.Request{Model: model, PromptBytes: 4000, Record: true, Tried: tried, Streamed: true})
 	profile := r.pool.Config().Profile
-	rec := profile.Record(lease.View, lease.Decision)
+	rec := profile.Record(choice.View, choice.Decision)
 	rec.ID, rec.Time, rec.Pool = id, "2026-01-02T03:04:05Z", r.pool.Name()
 	r.records = append(r.records, &rec)
 	return &rec
@@ -361,6 +358,32 @@ func TestExplain(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestExplainNone: where no endpoint may serve, each is left out with its reason, and none is chosen.
+func TestExplainNone(t *testing.T) {
+	r := newRig(t, nil, 2)
+	for _, e := range r.pool.Endpoints() {
+		r.pool.ObserveFailure(e.Name, fleet.Unreachable, "connection refused")
+	}
+	r.decide("a", "m")
+	var lines []requestLine
+	for _, rec := range r.records {
+		lines = append(lines, lineOf(&r.side, rec))
+	}
+	if len(lines) != 1 || lines[0].Endpoint != "" || lines[0].Of != 2 {
+		t.Errorf("got %+v, want a line without an endpoint", lines)
+	}
+	var x explanation
+	r.read("/console/explain?id=a", &x)
+	if len(x.Decisions) != 1 || x.Decisions[0].Expected != nil || len(x.Decisions[0].Bars) != 2 {
+		t.Fatalf("got %+v, want a decision with two endpoints and nothing expected", x)
+	}
+	for _, b := range x.Decisions[0].Bars {
+		if b.LeftOut != "not ready: connection refused" || b.Total != nil || len(b.Marks) > 0 {
+			t.Errorf("got %+v, want it left out and why", b)
+		}
 	}
 }
 
