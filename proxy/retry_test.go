@@ -226,7 +226,8 @@ func TestNothingIsLostAmongFailures(t *testing.T) {
 	}
 }
 
-// mortal is a connection that dies unnoticed once it has carried an answer: its next write fails, as after a reset.
+// mortal is a connection that dies unnoticed once it has carried an answer: its next write fails, as after a reset, and
+// with it all reading.
 type mortal struct {
 	net.Conn
 	used atomic.Bool
@@ -242,6 +243,7 @@ func (m *mortal) Read(p []byte) (int, error) {
 
 func (m *mortal) Write(p []byte) (int, error) {
 	if m.used.Load() {
+		_ = m.Conn.Close()
 		return 0, &net.OpError{Op: "write", Err: syscall.EPIPE}
 	}
 	return m.Conn.Write(p)

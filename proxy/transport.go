@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -100,6 +102,9 @@ func newTransport(w way, dial func(ctx context.Context, network, address string)
 			if err != nil {
 				return nil, err
 			}
+			if w.h2c {
+				return c, nil
+			}
 			return conn{c}, nil
 		},
 		TLSHandshakeTimeout:    w.connect,
@@ -141,18 +146,40 @@ func (t *transports) closeIdle() {
 	}
 }
 
-// conn sends a large body in its own large pieces: the transport would copy it through a fresh buffer, 32 KB at a time.
-// Nothing else of a connection is changed, because the transport goes by what has really been written when it decides
-// whether to try again.
+// conn is a connection for HTTP/1.
+//
+// It sends a large body in its own large pieces: the transport would copy it through a fresh buffer, 32 KB at a time.
+//
+// And it has the transport read on when the other side takes no more: an engine may answer before it has read the whole
+// body, 413 above all, and close. The transport would give up at the failed write, though the answer has arrived. So what
+// can't be sent any longer counts as sent. The connection is dead, which the next read tells once what came before has
+// been read; without an answer that is a failed request as before, tried again on a fresh connection if this one was a
+// kept one.
 type conn struct{ net.Conn }
+
+func (c conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if hungUp(err) {
+		return len(p), nil
+	}
+	return n, err
+}
 
 // ReadFrom is called by the transport's write buffer with what is left of a body.
 func (c conn) ReadFrom(r io.Reader) (int64, error) {
-	if n, ok, err := openai.CopyBody(c.Conn, r); ok {
-		return n, err
+	n, ok, err := openai.CopyBody(c.Conn, r)
+	if !ok {
+		n, err = io.Copy(c.Conn, r)
 	}
-	return io.Copy(c.Conn, r)
+	if hungUp(err) {
+		rest, err := io.Copy(io.Discard, r)
+		return n + rest, err
+	}
+	return n, err
 }
+
+// hungUp reports whether a write failed because the other side takes nothing any longer.
+func hungUp(err error) bool { return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) }
 
 // smallBody is the size in bytes up to which copying a body costs less than a write of its own.
 const smallBody = 4 << 10
