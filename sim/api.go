@@ -275,8 +275,7 @@ func (s *Server) resetCache(w http.ResponseWriter, _ *http.Request) {
 	s.advance(s.now())
 	idle := s.engine.cache.free == len(s.engine.cache.refs)
 	if idle {
-		s.engine.cache.clear()
-		s.publishCleared()
+		s.engine.cache.clear() // its event comes with those of the next step, as vLLM's does
 	}
 	s.mu.Unlock()
 	writeJSON(w, http.StatusOK, append(strconv.AppendBool([]byte(`{"success":`), idle), '}'))

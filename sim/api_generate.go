@@ -258,7 +258,8 @@ func (s *Server) measure(g *generation, body *bodyOf, limit *int, bare bool) str
 		return fmt.Sprintf("min_tokens is %d, more than the limit of %d", body.MinTokens, c.most)
 	}
 	var whole uint64
-	h := root(c.seq.Adapter, body.CacheSalt)
+	c.salt = body.CacheSalt
+	h := root(c.seq.Adapter, c.salt)
 	c.seq.Blocks, whole = hashTokens(c.seq.Blocks[:0], h, c.tokens)
 	g.answer = answer{words: s.words, seed: mix(whole ^ s.o.Seed), bare: bare}
 	length := max(g.answer.length(s.o.Output), body.MinTokens)

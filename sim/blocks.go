@@ -17,6 +17,24 @@ type blocks struct {
 	keys []uint64
 	vals []int32
 	mask uint64
+
+	// changes are what happened to the content since its owner looked last, kept only if it is watched.
+	watched bool
+	changes []blockChange
+}
+
+// blockChange is a block's content that can be found from here on, or no longer; with a hash of 0 all content was forgotten.
+type blockChange struct {
+	hash uint64
+	// seq is the sequence that computed the content and index its place there; nil when it was forgotten.
+	seq   *Seq
+	index int
+}
+
+func (b *blocks) note(c blockChange) {
+	if b.watched {
+		b.changes = append(b.changes, c)
+	}
 }
 
 func newBlocks(n int) *blocks {
@@ -38,6 +56,7 @@ func (b *blocks) clear() {
 	}
 	b.prev[0], b.next[n] = n, 0
 	b.free = int(n)
+	b.note(blockChange{})
 }
 
 // find returns the block that holds the content, or -1.
@@ -82,23 +101,25 @@ func (b *blocks) take() int32 {
 	b.refs[id] = 1
 	if b.hash[id] != 0 {
 		b.forget(b.hash[id])
+		b.note(blockChange{hash: b.hash[id]})
 		b.hash[id] = 0
 	}
 	return id
 }
 
-// name makes a block's content findable. Where the same content is held already, this copy stays unnamed.
-func (b *blocks) name(id int32, hash uint64) {
+// name makes a block's content findable. Where the same content is held already, this copy stays unnamed, and name reports false.
+func (b *blocks) name(id int32, hash uint64) bool {
 	if hash == 0 || b.hash[id] != 0 {
-		return
+		return false
 	}
 	i := hash & b.mask
 	for ; b.keys[i] != 0; i = (i + 1) & b.mask {
 		if b.keys[i] == hash {
-			return
+			return false
 		}
 	}
 	b.keys[i], b.vals[i], b.hash[id] = hash, id, hash
+	return true
 }
 
 // release gives up one reference to each; the last block of a prompt is the first to be reused, since it is of no use without

@@ -314,7 +314,9 @@ func (e *Engine) vacate(s *Seq) {
 // nameBlocks makes the leading full blocks findable.
 func (e *Engine) nameBlocks(s *Seq, full int) {
 	for full = min(full, len(s.Blocks), len(s.kv)); s.named < full; s.named++ {
-		e.cache.name(s.kv[s.named], s.Blocks[s.named])
+		if hash := s.Blocks[s.named]; e.cache.name(s.kv[s.named], hash) {
+			e.cache.note(blockChange{hash, s, s.named})
+		}
 	}
 }
 

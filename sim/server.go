@@ -27,9 +27,10 @@ type ServerOptions struct {
 	MaxModelLen int
 	// Output is how long answers are that no limit cuts; the zero value means a mean of 200 tokens with a sigma of .8.
 	Output Length
-	// KVEvents is the ZeroMQ address to publish events of the KV cache on, "tcp://127.0.0.1:5557" or with port 0; empty for none. Replay is the one where
-	// missed events can be asked for, KVTopic the topic.
+	// KVEvents is the ZeroMQ address on which events of the KV cache are published, "tcp://127.0.0.1:5557" or with port 0; empty for none. With KVConnect the
+	// subscriber listens there. Replay is the address where missed events can be asked for, empty for none, KVTopic the topic.
 	KVEvents, Replay, KVTopic string
+	KVConnect                 bool
 }
 
 // Server is an engine in real time with vLLM's HTTP API. It is an http.Handler; its clock is package time's, so that it
@@ -56,8 +57,8 @@ type Server struct {
 	series   adapterSeries
 	born     time.Time // start of the engine's present life
 	life     *life
-	events   *publisher
-	buffer   []byte // of the metrics page
+	events   *publisher // nil without KV events and while the server is down
+	buffer   []byte     // of the metrics page
 }
 
 // loadedAdapter is one that requests can name.
@@ -95,6 +96,7 @@ type call struct {
 	state   atomic.Int32
 	limited bool // ends by its limit, not by itself
 	most    int  // max_tokens
+	salt    string
 
 	// The rest is the driver's, under the server's lock, in the engine's time.
 	arrived, scheduled, last time.Duration
@@ -127,10 +129,8 @@ func NewServer(o ServerOptions) (*Server, error) {
 	for _, name := range o.Adapters {
 		s.adapters = append(s.adapters, loadedAdapter{name, name, s.origin.Unix()})
 	}
+	s.engine.cache.watched = o.KVEvents != ""
 	if err := s.live(); err != nil {
-		return nil, err
-	}
-	if err := s.openEvents(); err != nil {
 		return nil, err
 	}
 	s.mux = s.routes()
@@ -151,7 +151,6 @@ func (s *Server) Close() {
 	close(s.closed)
 	s.mu.Unlock()
 	s.ended.Wait()
-	s.closeEvents()
 }
 
 // live begins a life of the engine: everything that it counts starts at nothing.
@@ -171,6 +170,9 @@ func (s *Server) live() error {
 		return err
 	}
 	s.page = page
+	if err := s.openEvents(); err != nil {
+		return err
+	}
 	return s.life.onBegin()
 }
 

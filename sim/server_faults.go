@@ -65,6 +65,7 @@ func (s *Server) end() {
 		s.life.down = true
 		close(s.life.over)
 	}
+	s.closeEvents()
 	s.life.onOver()
 }
 
@@ -84,7 +85,6 @@ func (s *Server) Restart(loading time.Duration) error {
 	s.engine.SetSlow(1)
 	s.engine.SetBlind(false)
 	s.adapters = s.adapters[:min(len(s.adapters), len(s.o.Adapters))]
-	s.restartEvents()
 	return s.live()
 }
 

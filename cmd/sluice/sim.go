@@ -27,6 +27,7 @@ type simOptions struct {
 	speed       float64
 	maxModelLen int
 	kvEvents    string
+	kvConnect   bool
 }
 
 func simCommand() *cobra.Command {
@@ -69,6 +70,7 @@ Profiles: ` + strings.Join(profileNames(), ", "),
 	f.Float64Var(&o.speed, "speed", 1, "simulated seconds in a second")
 	f.IntVar(&o.maxModelLen, "max-model-len", 0, "longest prompt and answer in `TOKENS` (default: 32768 or what the KV cache holds)")
 	f.StringVar(&o.kvEvents, "kv-events", "", "publish events of the KV cache by ZeroMQ on `tcp://HOST:PORT`, the servers after the first two ports further each: the second port is for replay")
+	f.BoolVar(&o.kvConnect, "kv-connect", false, "connect to subscribers that listen on the addresses of --kv-events, instead of listening there")
 	_ = cmd.MarkFlagRequired("profile") // it is defined above
 	return cmd
 }
@@ -97,7 +99,7 @@ func (o *simOptions) servers() (options []sim.ServerOptions, names []string, err
 		}
 		for range count {
 			x := sim.ServerOptions{Engine: sim.EngineConfig{Profile: profile, AdapterSlots: o.slots, AdapterLoad: adapterLoad}, Model: o.model, Adapters: o.adapters,
-				Seed: o.seed, Speed: o.speed, MaxModelLen: o.maxModelLen}
+				Seed: o.seed, Speed: o.speed, MaxModelLen: o.maxModelLen, KVConnect: o.kvConnect}
 			if x.KVEvents, x.Replay, err = eventAddresses(o.kvEvents, len(options)); err != nil {
 				return nil, nil, err
 			}
@@ -148,7 +150,7 @@ func runSim(ctx context.Context, o *simOptions, out io.Writer) error {
 	defer farm.Close()
 	for i, m := range farm.Members {
 		fmt.Fprintf(out, "sluice: %s on http://%s\n", names[i], m.Address)
-		if events := m.KVEvents(); events != "" {
+		if events, _ := m.KVEvents(); events != "" {
 			fmt.Fprintf(out, "sluice: its KV events on %s\n", events)
 		}
 	}
