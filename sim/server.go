@@ -257,6 +257,9 @@ func (s *Server) begun(at time.Duration) {
 		s.meter.queried += float64(q.Prompt)
 		s.meter.hit += float64(q.cached)
 	}
+	if end, stepping := s.engine.Next(); stepping {
+		s.meter.busy += (end - at).Seconds()
+	}
 	if s.o.Engine.AdapterSlots > 0 {
 		s.series.note(s.engine, wall(time.Now()))
 	}
