@@ -2,7 +2,6 @@ package scrape
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -26,6 +25,8 @@ type client struct {
 	// dialing is how many connections are being opened: a time-out while one is says that nothing answered, and else
 	// that the answer is late.
 	dialing atomic.Int32
+	// spoke says that there was an answer, so that the way to speak is right.
+	spoke atomic.Bool
 }
 
 // newClient makes a client whose requests take timeout at most. Connecting may take longer, so that at a time-out it is
@@ -126,6 +127,7 @@ func (c *client) get(ctx context.Context, r *http.Request, limit int, buf []byte
 		return answer{body: buf[:0]}, err
 	}
 	defer resp.Body.Close()
+	c.spoke.Store(true)
 	a := answer{status: resp.StatusCode, location: resp.Header.Get("Location"), body: buf[:0]}
 	if a.status != http.StatusOK {
 		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // enough of an error's body to keep the connection
@@ -169,10 +171,10 @@ const (
 func (c *client) classify(err error, timeout time.Duration) (reach, string) {
 	var dns *net.DNSError
 	var op *net.OpError
-	var header tls.RecordHeaderError
-	var cert *tls.CertificateVerificationError
-	var alert tls.AlertError
 	var slow net.Error
+	if why := tlsWords(err); why != "" {
+		return refused, why
+	}
 	switch {
 	case errors.As(err, &dns):
 		return refused, "its name is not found: " + dns.Error()
@@ -180,10 +182,6 @@ func (c *client) classify(err error, timeout time.Duration) (reach, string) {
 		return refused, "connection refused: no process listens there"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
 		return refused, "no route to it"
-	case errors.As(err, &cert):
-		return refused, "its certificate is not accepted: " + cert.Err.Error()
-	case errors.As(err, &header), errors.As(err, &alert), strings.Contains(err.Error(), "server gave HTTP response to HTTPS client"):
-		return refused, "TLS fails: " + err.Error()
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &slow) && slow.Timeout():
 		if c.dialing.Load() > 0 || errors.As(err, &op) && op.Op == "dial" {
 			return silent, fmt.Sprintf("no connection within %v", timeout)
@@ -193,6 +191,9 @@ func (c *client) classify(err error, timeout time.Duration) (reach, string) {
 		return refused, "no connection: " + op.Err.Error()
 	case errors.Is(err, errTooLarge):
 		return broken, err.Error()
+	}
+	if c.hungUp(err) {
+		return broken, "it closes the connection; " + plainToTLS
 	}
 	return broken, "the answer broke off: " + err.Error()
 }

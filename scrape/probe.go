@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/sluice-gateway/sluice/fleet"
 )
@@ -49,7 +50,8 @@ func Probe(ctx context.Context, e fleet.Endpoint) (Found, error) {
 		f.Missing = append(f.Missing, asked.refused)
 	}
 	if f.MetricsPath == "" && len(f.Models) == 0 {
-		return f, fmt.Errorf("cannot probe endpoint %q: it neither lists models at %s nor shows metrics of a known engine: %q", e.Name, modelsPath, f.Missing)
+		return f, fmt.Errorf("cannot probe endpoint %q: it neither lists models at %s nor shows metrics of a known engine; %s", e.Name, modelsPath,
+			strings.Join(f.Missing, "; "))
 	}
 	return f, nil
 }
@@ -58,6 +60,7 @@ func Probe(ctx context.Context, e fleet.Endpoint) (Found, error) {
 func (f *Found) readMetrics(ctx context.Context, c *client, capacity float64) error {
 	address, _ := c.metricsAddress()
 	var whys []string
+	refused := false
 	for _, path := range c.metricsPaths() {
 		r, err := c.request(address, path, "text/plain")
 		if err != nil {
@@ -69,14 +72,17 @@ func (f *Found) readMetrics(ctx context.Context, c *client, capacity float64) er
 		case err != nil:
 			_, why = c.classify(err, 2*askTimeout)
 		case a.status != http.StatusOK:
-			why = fmt.Sprintf("status %d", a.status)
+			why, refused = fmt.Sprintf("it answers with status %d", a.status), refused || a.status == http.StatusBadRequest
 		case detect(a.body) == nil:
 			why = looksLike(a.body) + ", not a metrics page of a known engine"
 		default:
 			f.take(path, a.body, capacity)
 			return nil
 		}
-		whys = append(whys, "no metrics: "+address+path+": "+why)
+		whys = append(whys, "no metrics at "+address+path+": "+why)
+	}
+	if refused && c.endpoint.TLS == nil {
+		whys = append(whys, plainToTLS)
 	}
 	f.Missing = whys
 	return nil

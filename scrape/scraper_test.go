@@ -715,6 +715,8 @@ func TestProbe(t *testing.T) {
 	defer s.Close()
 	if _, err := Probe(t.Context(), ep(s.Listener.Addr().String())); err == nil || !strings.Contains(err.Error(), "neither lists models") {
 		t.Errorf("got %v, want an error that says what was tried", err)
+	} else if strings.ContainsAny(err.Error(), "[]") {
+		t.Errorf("got %v, want a sentence", err)
 	}
 }
 
@@ -739,9 +741,11 @@ func TestProbeTransports(t *testing.T) {
 	}{
 		{"TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com:443", TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, ""},
 		{"h2c", fleet.Endpoint{Name: h2c.Listener.Addr().String(), H2C: true}, ""},
-		{"unknown authority", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com", TLS: &tls.Config{ServerName: "example.com"}}, "its certificate is not accepted"},
-		{"another name", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "engine.invalid", TLS: &tls.Config{RootCAs: roots, ServerName: "engine.invalid"}}, "its certificate is not accepted"},
-		{"TLS to plain", fleet.Endpoint{Name: plain.Listener.Addr().String(), TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, "TLS fails"},
+		{"unknown authority", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "example.com", TLS: &tls.Config{ServerName: "example.com"}}, "tls: its certificate is not trusted"},
+		{"another name", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "engine.invalid", TLS: &tls.Config{RootCAs: roots, ServerName: "engine.invalid"}}, "tls: its certificate is for another name"},
+		{"TLS to plain", fleet.Endpoint{Name: plain.Listener.Addr().String(), TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, "tls: the port speaks without TLS"},
+		{"plain to TLS", fleet.Endpoint{Name: secure.Listener.Addr().String()}, "tls: the port may want TLS"},
+		{"h2c to TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), H2C: true}, "tls: the port may want TLS"},
 	} {
 		found, err := Probe(t.Context(), c.e)
 		switch {
@@ -753,20 +757,26 @@ func TestProbeTransports(t *testing.T) {
 	}
 }
 
-// What a server that isn't TLS, and one that isn't HTTP, do to a client.
+// What servers that don't speak HTTP do to a client: another protocol, a TLS alert, and nothing.
 func TestClassify(t *testing.T) {
-	n := newWires()
-	n.set("junk:1", func(c net.Conn) {
-		go func() {
-			_, _ = bufio.NewReader(c).ReadString('\n')
-			io.WriteString(c, "SSH-2.0-x\r\n\r\n")
-			c.Close()
-		}()
-	})
-	c := newClient(ep("junk:1"), n.dial, time.Second)
-	defer c.close()
-	_, err := c.fetch(t.Context(), "/metrics")
-	if far, why := c.classify(err, time.Second); far != broken || !strings.Contains(why, "malformed") {
-		t.Errorf("got %d: %s, want a broken answer", far, why)
+	for answer, want := range map[string]string{
+		"SSH-2.0-x\r\n\r\n":                    "malformed",
+		"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n": plainToTLS,
+		"":                                     plainToTLS,
+	} {
+		n := newWires()
+		n.set("junk:1", func(c net.Conn) {
+			go func() {
+				_, _ = bufio.NewReader(c).ReadString('\n')
+				io.WriteString(c, answer)
+				c.Close()
+			}()
+		})
+		c := newClient(ep("junk:1"), n.dial, time.Second)
+		_, err := c.fetch(t.Context(), "/metrics")
+		if far, why := c.classify(err, time.Second); far != broken || !strings.Contains(why, want) {
+			t.Errorf("%q: got %d: %s, want a broken answer and %q", answer, far, why, want)
+		}
+		c.close()
 	}
 }

@@ -145,7 +145,7 @@ func (w *worker) turn(ctx context.Context) {
 	case a.status/100 == 5 && a.status != http.StatusNotImplemented, a.status == http.StatusTooManyRequests:
 		w.fail(ctx, broken, fmt.Sprintf("%s answers with status %d", path, a.status))
 	default:
-		w.unusable(ctx, fmt.Sprintf("%s answers with status %d", path, a.status))
+		w.unusable(ctx, path+" answers with "+w.client.statusWords(a.status))
 	}
 }
 
