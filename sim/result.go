@@ -20,6 +20,9 @@ type Result struct {
 	Steps int64
 	// CachedTokens of PromptTokens were found in the engines' caches.
 	CachedTokens, PromptTokens float64
+	// OutputTokens are those of finished requests, between the first arrival that counts and the last end.
+	OutputTokens float64
+	from, to     time.Duration
 }
 
 type outcome struct {
@@ -40,6 +43,13 @@ func (r *Result) add(f *flight, now time.Duration, failed, finished bool) {
 		r.Served[f.endpoint]++
 	} else {
 		o.ttft = (now - f.arrived).Seconds()
+	}
+	if len(r.counted) == 0 {
+		r.from = f.arrived
+	}
+	r.from, r.to = min(r.from, f.arrived), max(r.to, now)
+	if finished {
+		r.OutputTokens += float64(f.seq.Output)
 	}
 	if finished && f.seq.Output > 1 {
 		o.tpot = (now - f.first).Seconds() / float64(f.seq.Output-1)
@@ -69,16 +79,21 @@ func (r *Result) Counted() int { return len(r.counted) }
 
 // Quantile is the time to first token in seconds below which the share q of all counted requests stay; infinite when that many never had one.
 func (r *Result) Quantile(q float64) float64 {
-	if len(r.ttft) == 0 {
+	return quantile(r.ttft, q)
+}
+
+// quantile interpolates between sorted values; NaN of none.
+func quantile(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
 		return math.NaN()
 	}
-	at := q * float64(len(r.ttft)-1)
+	at := q * float64(len(sorted)-1)
 	i := int(at)
 	part := at - float64(i)
-	if part == 0 || r.ttft[i] == math.Inf(1) {
-		return r.ttft[i]
+	if part == 0 || sorted[i] == math.Inf(1) {
+		return sorted[i]
 	}
-	return r.ttft[i] + part*(r.ttft[i+1]-r.ttft[i])
+	return sorted[i] + part*(sorted[i+1]-sorted[i])
 }
 
 // Mean is the mean time to first token in seconds; a request without one counts with how long it had waited, so that it is a lower bound.
@@ -116,22 +131,57 @@ func (r *Result) Good(ttft, tpot float64) float64 {
 // HitRate is the share of prompt tokens that were found in a cache.
 func (r *Result) HitRate() float64 { return r.CachedTokens / max(r.PromptTokens, 1) }
 
-// merge adds another seed's requests.
-func (r *Result) merge(o *Result) {
-	r.counted = append(r.counted, o.counted...)
-	r.Unfinished += o.Unfinished
-	r.Failed += o.Failed
-	r.Moved += o.Moved
-	r.Preemptions += o.Preemptions
-	r.Steps += o.Steps
-	for i, n := range o.Served {
-		for len(r.Served) <= i {
-			r.Served = append(r.Served, 0)
+// TokensPerSecond is what finished requests were answered, from the first arrival that counts to the last end: under overload less than what was asked.
+func (r *Result) TokensPerSecond() float64 { return r.OutputTokens / (r.to - r.from).Seconds() }
+
+// Lost is the share of counted requests that failed or did not finish.
+func (r *Result) Lost() float64 { return float64(r.Failed+r.Unfinished) / float64(len(r.counted)) }
+
+// Measure is a figure of a run.
+type Measure uint8
+
+// Times to first token in seconds, and the other figures of a run.
+const (
+	MeanTTFT Measure = iota
+	P50
+	P95
+	P99
+	// TPOT is in seconds between tokens, Tokens in output tokens a second, Hits and Lost are shares.
+	TPOT
+	Tokens
+	Hits
+	Lost
+	measures
+)
+
+// figures are what one run comes to. A quantile beyond the answered requests counts those without an answer by how long they have waited.
+type figures struct {
+	of [measures]float64
+	// open says that a request without a first token had waited for less than the figure, which is so a lower bound.
+	open [measures]bool
+	// curve is the time to first token of each share of the requests in steps of 1/(curvePoints-1); infinite where there was none.
+	curve []float64
+}
+
+const curvePoints = 201
+
+func (r *Result) figures() figures {
+	f := figures{of: [measures]float64{MeanTTFT: r.Mean(), TPOT: r.MeanTPOT(), Tokens: r.TokensPerSecond(), Hits: r.HitRate(), Lost: r.Lost()}}
+	waits, shortest := make([]float64, len(r.counted)), math.Inf(1)
+	for i, o := range r.counted {
+		waits[i] = o.ttft
+		if !o.answered {
+			shortest = min(shortest, o.ttft)
 		}
-		r.Served[i] += n
 	}
-	r.CachedTokens += o.CachedTokens
-	r.PromptTokens += o.PromptTokens
-	r.ttft = r.ttft[:0]
-	r.sort()
+	slices.Sort(waits)
+	for m, q := range map[Measure]float64{P50: .5, P95: .95, P99: .99} {
+		f.of[m] = quantile(waits, q)
+		f.open[m] = shortest <= f.of[m]
+	}
+	f.open[MeanTTFT] = !math.IsInf(shortest, 1)
+	for i := range curvePoints {
+		f.curve = append(f.curve, r.Quantile(float64(i)/(curvePoints-1)))
+	}
+	return f
 }

@@ -4,11 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -22,12 +25,31 @@ const (
 	maxTraceMS     = 1 << 40
 )
 
-// ReadTrace reads a trace in the format of Mooncake (FAST'25): a line of JSON for each request, with its time in milliseconds, its lengths in
-// tokens and the ids of its 512-token blocks. speed makes the times run that many times as fast.
+// ReadTrace reads a trace: of Mooncake (FAST'25) where it begins with a brace, else of the Azure LLM inference data set. Mooncake's is a line of JSON for
+// each request, with its time in milliseconds, its lengths in tokens and the ids of its 512-token blocks. Azure's is a CSV file with the columns
+// TIMESTAMP, ContextTokens and GeneratedTokens: nothing is known of what its prompts share, so nothing is shared. Requests come in order of arrival; speed
+// makes the times run that many times as fast. The seed decides where in Mooncake's coarse ticks a request arrives.
 func ReadTrace(r io.Reader, speed float64, seed uint64) ([]Request, error) {
-	if !(speed > 0) {
+	if !(speed > 0) || math.IsInf(speed, 1) {
 		return nil, fmt.Errorf("cannot read trace: speed %v is not above 0", speed)
 	}
+	in := bufio.NewReader(r)
+	read := readAzure
+	if first, err := in.Peek(1); err == nil && (first[0] == '{' || first[0] == '\n') {
+		read = readMooncake
+	}
+	out, err := read(in, seed)
+	if err != nil {
+		return nil, err
+	}
+	for i := range out {
+		out[i].At = time.Duration(min(float64(out[i].At)/speed, maxTraceMS*float64(time.Millisecond)))
+	}
+	slices.SortStableFunc(out, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
+	return out, nil
+}
+
+func readMooncake(r io.Reader, seed uint64) ([]Request, error) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	var out []Request
 	lines := bufio.NewScanner(r)
@@ -50,7 +72,7 @@ func ReadTrace(r io.Reader, speed float64, seed uint64) ([]Request, error) {
 			return nil, fmt.Errorf("cannot read trace line %d: time %d ms, lengths %d and %d", n, line.Timestamp, tokens, line.OutputLength)
 		}
 		at := time.Duration(line.Timestamp)*time.Millisecond + time.Duration(rng.Float64()*float64(traceTick))
-		q := Request{At: time.Duration(float64(at) / speed), Follows: -1, Reply: mix(seed<<32 + uint64(n)), Output: max(line.OutputLength, 1)}
+		q := Request{At: at, Follows: -1, Reply: mix(seed<<32 + uint64(n)), Output: max(line.OutputLength, 1)}
 		for _, id := range line.HashIDs {
 			if tokens > 0 {
 				q.Prompt = append(q.Prompt, Segment{mix(id + 1), min(tokens, traceBlock)})
@@ -62,9 +84,60 @@ func ReadTrace(r io.Reader, speed float64, seed uint64) ([]Request, error) {
 		}
 		out = append(out, q)
 	}
-	slices.SortStableFunc(out, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("cannot read trace: %w", err)
 	}
 	return out, nil
+}
+
+func readAzure(r io.Reader, seed uint64) ([]Request, error) {
+	rows := csv.NewReader(r)
+	rows.ReuseRecord = true
+	header, err := rows.Read()
+	if err != nil {
+		return nil, fmt.Errorf("cannot read trace: neither lines of JSON nor a CSV file: %w", err)
+	}
+	var columns [3]int
+	for i, name := range []string{"TIMESTAMP", "ContextTokens", "GeneratedTokens"} {
+		if columns[i] = slices.Index(header, name); columns[i] < 0 {
+			return nil, fmt.Errorf("cannot read trace line 1: no column %s among %q", name, header)
+		}
+	}
+	var out []Request
+	var began time.Time
+	for {
+		row, err := rows.Read()
+		if err == io.EOF {
+			return out, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("cannot read trace: %w", err)
+		}
+		n, _ := rows.FieldPos(0)
+		at, err := azureTime(row[columns[0]])
+		prompt, promptErr := strconv.Atoi(row[columns[1]])
+		output, outputErr := strconv.Atoi(row[columns[2]])
+		if err := cmp.Or(err, promptErr, outputErr); err != nil {
+			return nil, fmt.Errorf("cannot read trace line %d: %w", n, err)
+		}
+		if len(out) == 0 {
+			began = at
+		}
+		since := at.Sub(began)
+		if since < 0 || since > maxTraceMS*time.Millisecond || prompt < 0 || prompt > maxTraceTokens || output < 0 || output > maxTraceTokens {
+			return nil, fmt.Errorf("cannot read trace line %d: %v after the first request, lengths %d and %d", n, since, prompt, output)
+		}
+		reply := mix(seed<<32 + uint64(n))
+		out = append(out, Request{At: since, Follows: -1, Reply: reply, Output: max(output, 1), Prompt: []Segment{{mix(reply + 1), max(prompt, 1)}}})
+	}
+}
+
+// azureTime reads a time as the data set of 2023 and, with a zone, that of 2024 write it.
+func azureTime(text string) (time.Time, error) {
+	t, err := time.Parse("2006-01-02 15:04:05", text)
+	if err != nil {
+		if zoned, zonedErr := time.Parse("2006-01-02 15:04:05Z07:00", text); zonedErr == nil {
+			return zoned, nil
+		}
+	}
+	return t, err
 }

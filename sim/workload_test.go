@@ -115,10 +115,45 @@ func TestTrace(t *testing.T) {
 	}
 }
 
+// The columns of an Azure trace are found by their names, its times count from the first, and nothing is shared between its prompts.
+func TestAzureTrace(t *testing.T) {
+	const text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,0\r\n"
+	got, err := ReadTrace(strings.NewReader(text), 2, 1)
+	if err != nil || len(got) != 2 {
+		t.Fatalf("got %d requests, %v", len(got), err)
+	}
+	first, second := got[0], got[1]
+	if first.At != 0 || first.PromptTokens() != 374 || first.Output != 44 || second.PromptTokens() != 396 || second.Output != 1 ||
+		(second.At-2157289500*time.Nanosecond).Abs() > time.Microsecond || first.Prompt[0].ID == second.Prompt[0].ID || second.Follows != -1 {
+		t.Errorf("got %+v", got)
+	}
+	zoned := "GeneratedTokens,ContextTokens,TIMESTAMP\n5,7,2024-05-10 00:00:00.009930+00:00\n5,7,2024-05-10 00:00:01+00:00\n"
+	if got, err := ReadTrace(strings.NewReader(zoned), 1, 1); err != nil || got[0].PromptTokens() != 7 || got[1].At != 990070*time.Microsecond {
+		t.Errorf("with a zone and other columns: got %+v, %v", got, err)
+	}
+	const header = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+	for bad, want := range map[string]string{
+		"":                                   "neither",
+		"TIMESTAMP,ContextTokens\n":          "no column GeneratedTokens",
+		header + "yesterday,1,1":             "line 2",
+		header + "2023-11-16 18:15:46,one,1": "line 2",
+		header + "2023-11-16 18:15:46,-1,1":  "line 2",
+		header + "2023-11-16 18:15:46,1,9e9": "line 2",
+		header + "2023-11-16 18:15:46,1\n":   "line 2",
+		header + "2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1": "line 3",
+	} {
+		if _, err := ReadTrace(strings.NewReader(bad), 1, 1); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got error %v, want one with %q", bad, err, want)
+		}
+	}
+}
+
 // Whatever a trace says, reading it gives an error or requests that a world can serve.
 func FuzzReadTrace(f *testing.F) {
 	f.Add([]byte(`{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, 2]}`))
 	f.Add([]byte("{\"timestamp\": 3000, \"input_length\": 1}\n{}"))
+	f.Add([]byte("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"))
+	f.Add([]byte("GeneratedTokens,ContextTokens,TIMESTAMP\n5,7,2024-05-10 00:00:00.009930+00:00\n\"1\",2,0000-01-01 00:00:00Z"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		requests, err := ReadTrace(bytes.NewReader(data), 1, 1)
 		for _, r := range requests {

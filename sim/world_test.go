@@ -5,8 +5,6 @@ import (
 	"math"
 	"testing"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // summary is all figures of a result, to compare.
@@ -72,40 +70,6 @@ func TestFrozenEngineIsLeft(t *testing.T) {
 		Faults: []Fault{{10 * time.Second, 1, Frozen, 0}, {2 * time.Minute, 1, Thawed, 0}}})
 	if late := 1 - r.Good(1, math.Inf(1)); late > .02 || r.Failed > 0 || r.Unfinished > 0 {
 		t.Errorf("%.1f %% of requests waited over a second, %d failed, %d unfinished; want under 2 %%, none, none", 100*late, r.Failed, r.Unfinished)
-	}
-}
-
-// Experiment A in short: in every row the default profile is about as good as knowing everything, and better than round robin, least requests and
-// weights where those differ; without labels as with them.
-func TestLatencyIsAsGoodAsKnowingAll(t *testing.T) {
-	mixed := RowsA()[:3] // the others have one kind of GPU, labelled or not
-	for labels, rows := range map[bool][]Row{false: RowsA(), true: mixed} {
-		table := ExperimentA(1, rows, Setup{Labels: labels, For: 90 * time.Second, Scrape: 200 * time.Millisecond})
-		for i, row := range table.Rows {
-			cells := table.Cells[i]
-			method, ideal := cells[3], cells[4]
-			if method.Mean() > 1.1*ideal.Mean() || method.Quantile(.5) > 1.1*ideal.Quantile(.5) || method.Quantile(.95) > 1.15*ideal.Quantile(.95) {
-				t.Errorf("%s, labels %v: got mean, P50, P95 %v, knowing all %v", row, labels, method.figures(), ideal.figures())
-			}
-			for _, other := range cells[:3] {
-				if method.Mean() > 1.05*other.Mean() || method.Quantile(.95) > 1.05*other.Quantile(.95) {
-					t.Errorf("%s, labels %v: %s is better: %v against %v", row, labels, other.Policy, other.figures(), method.figures())
-				}
-			}
-		}
-	}
-}
-
-// The table names rows and policies, and says – where a quantile never came.
-func TestTablePrints(t *testing.T) {
-	r := &Result{counted: []outcome{{ttft: .0123, tpot: .01, answered: true}, {ttft: 3, tpot: .01, answered: true}, {ttft: 60, tpot: math.NaN()}}, Unfinished: 1}
-	r.sort()
-	got := Table{Rows: []string{"a row"}, Cells: [][]Cell{{{"a policy", r}, {"another", r}}}}.String()
-	const want = "a row\n" +
-		"  a policy                     21    +0%     3.00    +0%        –               –         tpot .0100  hit 0.00  1 of 3 unfinished\n" +
-		"  another                      21    +0%     3.00    +0%        –               –         tpot .0100  hit 0.00  1 of 3 unfinished\n"
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

@@ -1,0 +1,277 @@
+package sim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func table(t *testing.T, e Experiment) *Table {
+	t.Helper()
+	table, err := e.Run(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// Experiment A in short: in every row the default profile is about as good as knowing everything, and better than round robin, least requests and
+// weights where those differ; without labels as with them.
+func TestLatencyIsAsGoodAsKnowingAll(t *testing.T) {
+	rows := map[bool][]Row{false: RowsA(), true: RowsA()[:3]} // the others have one kind of GPU, labelled or not
+	length := 90 * time.Second
+	if underRace { // which has nothing more to find in more of them
+		rows, length = map[bool][]Row{false: {RowsA()[0], RowsA()[5], RowsA()[6]}}, 60*time.Second
+	}
+	for labels, rows := range rows {
+		for _, row := range table(t, Experiment{Rows: rows, Labels: labels, For: length, Scrape: 200 * time.Millisecond}).Rows {
+			for _, p := range row.Pairs {
+				limits := [...]float64{MeanTTFT: 1.05, P50: math.Inf(1), P95: 1.05}
+				if p.To == Greedy().Name {
+					limits = [...]float64{MeanTTFT: 1.1, P50: 1.1, P95: 1.15}
+				}
+				for m, limit := range limits {
+					if !(p.Ratios[m].Mean <= limit) {
+						t.Errorf("%s, labels %v, against %s: got %s %s", row.Name, labels, p.To, measureNames()[m], p.Text(Measure(m)))
+					}
+				}
+			}
+		}
+	}
+}
+
+// tiny is two engines under a little too much.
+func tiny() Row {
+	return Row{ID: "tiny", Name: "two A10G", Engines: engines("l8-a10g", 2), Length: 40 * time.Second,
+		Requests: Mix{Rate: Steady(2.4), Prompt: Length{600, .5}, Output: Length{50, .5}, Prefixes: 2, PrefixTokens: 512}.Generate}
+}
+
+// A table is the same to the last digit, whatever it is printed like and however many runs there are at a time; its progress counts every run.
+func TestTable(t *testing.T) {
+	e := Experiment{Rows: []Row{tiny()}, Policies: []Policy{RoundRobin(), LeastRequests(), Greedy()}, Seeds: 3, Workers: 1}
+	const want = `tiny  two A10G
+                               mean           P50           P95           P99   TPOT tokens/s     hits     lost
+  round robin          .2582 ±.0641  .2067 ±.0532  .5797 ±.4005  .7469 ±.7066  .0403      101    43.4%     0.0%
+  least requests       .2996 ±.0542  .2355 ±.0302  .6850 ±.3073  .8542 ±.4717  .0395      101    43.4%     0.0%
+  all-knowing greedy   .2516 ±.0544  .2092 ±.0392  .5088 ±.1325  .7065 ±.5351  .0404      101    43.1%     0.0%
+
+`
+	if diff := cmp.Diff(want, table(t, e).String()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	e.Policies, e.Workers = []Policy{Latency(), RoundRobin()}, 1
+	first, err := json.Marshal(table(t, e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var progress []int
+	e.Workers, e.Progress = 4, func(done, of int) { progress = append(progress, done*100+of) }
+	second, err := json.Marshal(table(t, e))
+	if err != nil || string(first) != string(second) {
+		t.Errorf("one worker made %s, four %s, %v", first, second, err)
+	}
+	if want := []int{6, 106, 206, 306, 406, 506, 606}; !slices.Equal(progress, want) {
+		t.Errorf("got progress %v, want %v", progress, want)
+	}
+	if !json.Valid(first) || !strings.Contains(string(first), `"against":"round robin"`) {
+		t.Errorf("got %s", first)
+	}
+}
+
+func TestExperimentEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	e := Experiment{Rows: []Row{tiny()}, Seeds: 100, Workers: 2, Progress: func(done, _ int) {
+		if done == 2 {
+			cancel()
+		}
+	}}
+	if table, err := e.Run(ctx); !errors.Is(err, context.Canceled) || table != nil {
+		t.Errorf("got %v, %v; want no table, and the context's error", table, err)
+	}
+}
+
+// run is the figures of a run whose times to first token are all x.
+func run(x float64) figures {
+	f := figures{of: [measures]float64{x, x, x, x}, curve: make([]float64, curvePoints)}
+	return f
+}
+
+// A verdict takes differences for what they are: noise, chance, or worse.
+func TestVerdict(t *testing.T) {
+	e := Experiment{Policies: []Policy{RoundRobin(), Weights(), Latency(), Greedy()}, Seeds: 4, Replicas: 1}
+	f := func(want string, failed int, factors ...func(seed int) float64) {
+		t.Helper()
+		var runs []figures
+		for _, factor := range factors {
+			for seed := range e.Seeds {
+				runs = append(runs, run(factor(seed)*float64(1+seed)))
+			}
+		}
+		l := e.line(Row{}, runs)
+		if l.Verdict.Text != want || len(l.Verdict.Failed) != failed {
+			t.Errorf("got %q, failed %q; want %q, %d failed", l.Verdict.Text, l.Verdict.Failed, want, failed)
+		}
+	}
+	just := func(x float64) func(int) float64 { return func(int) float64 { return x } }
+	luck := func(seed int) float64 { return [...]float64{.5, 2, .6, 2}[seed] }
+	f("beats round robin; equals weights 2/2/3; is within 15 % of all-knowing greedy (P50 +10.0%, P95 +10.0%)", 0, just(2), just(1.12), just(1.1), just(1))
+	f("loses to round robin in mean +4.0%, P50 +4.0%, P95 +4.0%; is undecided against weights 2/2/3 in mean -4.5%, P50 -4.5%, P95 -4.5%; "+
+		"is not within 15 % of all-knowing greedy (P50 ×10, P95 ×10)", 2, just(1/1.04), luck, just(1), just(.1))
+	e.Replicas = 3
+	f("equals round robin; equals weights 2/2/3; is within 20 % of all-knowing greedy (P50 +19.0%, P95 +19.0%)", 0, just(1.19), just(1.19), just(1.19), just(1))
+
+	e.Policies = []Policy{RoundRobin(), Greedy()}
+	if l := e.line(Row{}, make([]figures, 8)); l.Verdict != nil || l.Pairs != nil {
+		t.Errorf("without the default profile: got %+v, want no comparison", l)
+	}
+	p := Pair{To: "x", Ratios: [P99 + 1]Interval{{1.1, 1.05, 1.2}, {.9, .8, .95}, {1, .9, 1.1}, {2, 1, 4}}}
+	if text, bad := p.against(); text != "loses to x in mean +10.0%, gains in P50 -10.0%" || !bad {
+		t.Errorf("got %q, %v", text, bad)
+	}
+	p.Unknown = [P99 + 1]bool{true, true, true, true}
+	if text, bad := p.against(); !strings.HasPrefix(text, "is undecided") || bad {
+		t.Errorf("both unknown: got %q, %v", text, bad)
+	}
+}
+
+// Figures of requests that never had a first token are lower bounds, and say so.
+func TestFiguresAreBounds(t *testing.T) {
+	r := &Result{Unfinished: 1, to: 10 * time.Second, OutputTokens: 50}
+	r.counted = []outcome{{ttft: .0123, tpot: .01, answered: true}, {ttft: 3, tpot: .03, answered: true}, {ttft: 60, tpot: math.NaN()}, {ttft: .5, tpot: math.NaN(), answered: true}}
+	r.sort()
+	f := r.figures()
+	got := fmt.Sprintf("%.4v %v %v", f.of, f.open, f.curve[curvePoints-1])
+	const want = "[15.88 1.75 51.45 58.29 0.02 5 0 0.25] [true false false false false false false false] +Inf"
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	r.counted[2].ttft = 1 // it arrived late: what is beyond may be more
+	if f := r.figures(); !f.open[P95] || !f.open[P50] == (f.of[P50] >= 1) {
+		t.Errorf("got %v, %v", f.of, f.open)
+	}
+	text := (&Cell{Figures: [measures]Interval{MeanTTFT: {2, 1.5, 2.5}, P50: {.01234, math.NaN(), math.NaN()}, Lost: {Mean: .25}},
+		AtLeast: [measures]bool{MeanTTFT: true}})
+	for m, want := range map[Measure]string{MeanTTFT: ">2.00 ±.5000", P50: ".0123", Lost: "25.0%"} {
+		if got := text.Text(m); got != want {
+			t.Errorf("%s: got %q, want %q", measureNames()[m], got, want)
+		}
+	}
+}
+
+// Intervals as in any textbook: five values 1 to 5 have s = √2.5 and t = 2.776.
+func TestInterval(t *testing.T) {
+	about := func(got, want float64) {
+		t.Helper()
+		if !(math.Abs(got-want) <= .001*math.Abs(want)) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	i := interval([]float64{1, 2, 3, 4, 5})
+	about(i.Mean, 3)
+	about(i.High-3, 1.9634)
+	about(3-i.Low, 1.9634)
+	r := ratio([]float64{2, 8}, []float64{2, 2}) // logarithms 0 and ln 4: mean ln 2, standard error ln 2
+	about(r.Mean, 2)
+	about(r.High, 2*math.Pow(2, 12.706))
+	about(1/r.Low, r.High/4)
+	one := interval([]float64{7})
+	if one.Mean != 7 || !math.IsNaN(one.Low) || !math.IsNaN(one.High) {
+		t.Errorf("of one value: got %+v", one)
+	}
+	for freedom, want := range map[int]float64{1: 12.706, 10: 2.2281, 11: 2.2010, 19: 2.0930, 30: 2.0423, 100: 1.9840, 1000: 1.9623} {
+		about(student(freedom), want)
+	}
+	if text, err := json.Marshal(one); err != nil || string(text) != `{"mean":7,"low":null,"high":null}` {
+		t.Errorf("got %s, %v", text, err)
+	}
+}
+
+func TestSelect(t *testing.T) {
+	rows, err := SelectRows([]string{"a7", "A1", "B"})
+	var ids []string
+	for _, r := range rows {
+		ids = append(ids, r.ID)
+	}
+	if err != nil || fmt.Sprint(ids) != "[A7 A1 B1 B2 B3 B4 B5]" {
+		t.Errorf("got %v, %v", ids, err)
+	}
+	for _, bad := range []string{"", "A8", "C"} {
+		if _, err := SelectRows([]string{bad}); err == nil {
+			t.Errorf("row %q: no error", bad)
+		}
+	}
+	policies, err := SelectPolicies([]string{"round-robin", "least-requests", "weights", "latency", "greedy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range PoliciesA() {
+		if policies[i].Name != p.Name {
+			t.Errorf("got %s, want %s", policies[i].Name, p.Name)
+		}
+	}
+	if _, err := SelectPolicies([]string{"best"}); err == nil || !strings.Contains(err.Error(), "known are") {
+		t.Errorf("policy best: got %v", err)
+	}
+}
+
+// Workloads and traces make rows that draw requests until the end, on the fleet asked for.
+func TestRows(t *testing.T) {
+	fleet, err := ParseFleet("l8-h100=1,l8-a10g=2")
+	if err != nil || len(fleet) != 3 || fleet[2].Profile.Name != "l8-a10g" {
+		t.Fatalf("got %+v, %v", fleet, err)
+	}
+	for _, kind := range []string{"mixed", "bursts", "prefixes", "uniform", "chat", "agents"} {
+		row, err := WorkloadRow(kind, 50, fleet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := 0
+		for _, r := range row.Requests(1, 20*time.Second) {
+			if r.Follows < 0 {
+				first++
+			}
+		}
+		if first < 700 || first > 1300 || row.Name != "1×l8-h100 + 2×l8-a10g, "+kind+", 50/s" {
+			t.Errorf("%s: got %d first requests in 20 s at 50/s, name %q", kind, first, row.Name)
+		}
+	}
+	if row, err := WorkloadRow("uniform", 0, nil); err != nil || row.Name != "4×l70-h100x8, uniform, 35/s" {
+		t.Errorf("got %q, %v", row.Name, err)
+	}
+	for kind, rate := range map[string]float64{"nonsense": 1, "mixed": -1, "chat": math.NaN(), "agents": math.Inf(1)} {
+		if _, err := WorkloadRow(kind, rate, nil); err == nil {
+			t.Errorf("%s at %v: no error", kind, rate)
+		}
+	}
+	text := []byte("{\"timestamp\": 0, \"input_length\": 9}\n{\"timestamp\": 9000, \"input_length\": 9}\n")
+	row, err := TraceRow("t.jsonl", text, 1, fleet)
+	if err != nil || len(row.Requests(2, row.Length)) != 2 || len(row.Requests(2, 8*time.Second)) != 1 {
+		t.Errorf("got %+v, %v", row, err)
+	}
+	for _, bad := range []string{"", "{", "\n"} {
+		if _, err := TraceRow("t.jsonl", []byte(bad), 1, fleet); err == nil || !strings.Contains(err.Error(), "t.jsonl") {
+			t.Errorf("trace %q: got %v", bad, err)
+		}
+	}
+}
+
+// Whatever a fleet is called, reading it gives an error or engines of known profiles, as many as allowed.
+func FuzzParseFleet(f *testing.F) {
+	for _, seed := range []string{"l8-h100=4,l8-a10g=4", "l8-h100", "=1", "l8-h100=0", "l8-h100=99999", "l8-h100=6000,l8-h100=6000", "nonsense=1"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		fleet, err := ParseFleet(text)
+		if (err == nil) != (len(fleet) > 0) || len(fleet) > maxEngines {
+			t.Fatalf("%q: got %d engines, %v", text, len(fleet), err)
+		}
+	})
+}
