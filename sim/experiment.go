@@ -12,7 +12,7 @@ import (
 const (
 	// runFor is how long requests arrive, and warmUp the beginning of it that does not count.
 	runFor, warmUp = 180 * time.Second, 20 * time.Second
-	// drainFor is how long a run goes on after the last arrival for requests to finish.
+	// drainFor is how long a run goes on for requests to finish; what arrives meanwhile, as conversations go on, does not count.
 	drainFor = 60 * time.Second
 )
 
@@ -71,6 +71,11 @@ func (e Experiment) Run(ctx context.Context) (*Table, error) {
 	if e.Progress == nil {
 		e.Progress = func(int, int) {}
 	}
+	for _, r := range e.Rows {
+		if length := e.length(&r); length <= warmUp {
+			return nil, fmt.Errorf("cannot compare over %v: the first %v don't count", length, warmUp)
+		}
+	}
 	perRow := len(e.Policies) * e.Seeds
 	runs := make([]figures, len(e.Rows)*perRow)
 	next, done, mu := 0, 0, sync.Mutex{}
@@ -108,7 +113,9 @@ func (e Experiment) Run(ctx context.Context) (*Table, error) {
 // one makes one run.
 func (e *Experiment) one(row, policy int, seed uint64) figures {
 	r := &e.Rows[row]
-	length := cmp.Or(e.For, r.Length, runFor)
+	length := e.length(r)
 	return Run(Options{Engines: r.Engines, Labels: e.Labels, Requests: r.Requests(seed, length), Policy: e.Policies[policy], Replicas: e.Replicas,
-		Scrape: e.Scrape, Wire: e.Wire, Warm: warmUp, End: length + drainFor, Seed: seed}).figures()
+		Scrape: e.Scrape, Wire: e.Wire, Warm: warmUp, Until: length, End: length + drainFor, Seed: seed}).figures()
 }
+
+func (e *Experiment) length(r *Row) time.Duration { return cmp.Or(e.For, r.Length, runFor) }

@@ -96,6 +96,10 @@ func TestExperimentEndsWithItsContext(t *testing.T) {
 	if table, err := e.Run(ctx); !errors.Is(err, context.Canceled) || table != nil {
 		t.Errorf("got %v, %v; want no table, and the context's error", table, err)
 	}
+	e.For = warmUp
+	if _, err := e.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "don't count") {
+		t.Errorf("no longer than the warm-up: got %v", err)
+	}
 }
 
 // run is the figures of a run whose times to first token are all x.
@@ -122,11 +126,11 @@ func TestVerdict(t *testing.T) {
 	}
 	just := func(x float64) func(int) float64 { return func(int) float64 { return x } }
 	luck := func(seed int) float64 { return [...]float64{.5, 2, .6, 2}[seed] }
-	f("beats round robin; equals weights 2/2/3; is within 15 % of all-knowing greedy (P50 +10.0%, P95 +10.0%)", 0, just(2), just(1.12), just(1.1), just(1))
-	f("loses to round robin in mean +4.0%, P50 +4.0%, P95 +4.0%; is undecided against weights 2/2/3 in mean -4.5%, P50 -4.5%, P95 -4.5%; "+
+	f("latency beats round robin; equals weights 2/2/3; is within 15 % of all-knowing greedy (P50 +10.0%, P95 +10.0%)", 0, just(2), just(1.12), just(1.1), just(1))
+	f("latency loses to round robin in mean +4.0%, P50 +4.0%, P95 +4.0%; is undecided against weights 2/2/3 in mean -4.5%, P50 -4.5%, P95 -4.5%; "+
 		"is not within 15 % of all-knowing greedy (P50 ×10, P95 ×10)", 2, just(1/1.04), luck, just(1), just(.1))
 	e.Replicas = 3
-	f("equals round robin; equals weights 2/2/3; is within 20 % of all-knowing greedy (P50 +19.0%, P95 +19.0%)", 0, just(1.19), just(1.19), just(1.19), just(1))
+	f("latency equals round robin; equals weights 2/2/3; is within 20 % of all-knowing greedy (P50 +19.0%, P95 +19.0%)", 0, just(1.19), just(1.19), just(1.19), just(1))
 
 	e.Policies = []Policy{RoundRobin(), Greedy()}
 	if l := e.line(Row{}, make([]figures, 8)); l.Verdict != nil || l.Pairs != nil {
@@ -135,6 +139,15 @@ func TestVerdict(t *testing.T) {
 	p := Pair{To: "x", Ratios: [P99 + 1]Interval{{1.1, 1.05, 1.2}, {.9, .8, .95}, {1, .9, 1.1}, {2, 1, 4}}}
 	if text, bad := p.against(); text != "loses to x in mean +10.0%, gains in P50 -10.0%" || !bad {
 		t.Errorf("got %q, %v", text, bad)
+	}
+	never := run(60)
+	never.open = [measures]bool{true, true, true, true}
+	for want, runs := range map[string][2]figures{"beats x": {run(1), never}, "loses to x in mean ×60, P50 ×60, P95 ×60": {never, run(1)},
+		"is undecided against x in mean -40.0%, P50 -40.0%, P95 -40.0%": {never, run(100)}} {
+		p := pair("latency", "x", []figures{runs[0], runs[0]}, []figures{runs[1], runs[1]})
+		if text, _ := p.against(); text != want {
+			t.Errorf("got %q, want %q", text, want)
+		}
 	}
 	p.Unknown = [P99 + 1]bool{true, true, true, true}
 	if text, bad := p.against(); !strings.HasPrefix(text, "is undecided") || bad {

@@ -43,7 +43,7 @@ type Pair struct {
 	Policy, To string
 	// Ratios are the policy's figure over the other's: mean, P50, P95 and P99. Below 1 is faster.
 	Ratios [P99 + 1]Interval
-	// Unknown says that neither's figure is more than a lower bound.
+	// Unknown says that the policy's figure is a lower bound, and not above the other's or the other's is a lower bound too.
 	Unknown [P99 + 1]bool
 }
 
@@ -114,7 +114,7 @@ func pair(name, other string, a, b []figures) Pair {
 	for m := range P99 + 1 {
 		p.Ratios[m] = ratio(column(a, m), column(b, m))
 		for i := range a {
-			p.Unknown[m] = p.Unknown[m] || a[i].open[m] && b[i].open[m]
+			p.Unknown[m] = p.Unknown[m] || a[i].open[m] && (b[i].open[m] || a[i].of[m] <= b[i].of[m])
 		}
 	}
 	return p
@@ -178,7 +178,7 @@ func verdict(pairs []Pair, replicas int) *Verdict {
 			text, bad := p.against()
 			said = append(said, text)
 			if bad {
-				v.Failed = append(v.Failed, text)
+				v.Failed = append(v.Failed, p.Policy+" "+text)
 			}
 			continue
 		}
@@ -186,11 +186,11 @@ func verdict(pairs []Pair, replicas int) *Verdict {
 		near, text := "within", fmt.Sprintf("%.0f %% of %s (P50 %s, P95 %s)", 100*limit, p.To, percent(p50), percent(p95))
 		if !(p50 <= 1+limit && p95 <= 1+limit) {
 			near = "not within"
-			v.Failed = append(v.Failed, near+" "+text)
+			v.Failed = append(v.Failed, p.Policy+" is "+near+" "+text)
 		}
 		said = append(said, "is "+near+" "+text)
 	}
-	v.Text = strings.Join(said, "; ")
+	v.Text = pairs[0].Policy + " " + strings.Join(said, "; ")
 	return v
 }
 
@@ -231,9 +231,12 @@ func (t *Table) String() string {
 		}
 		for i := range l.Pairs {
 			p := &l.Pairs[i]
-			fmt.Fprintf(&b, "  %s against %-18s", p.Policy, p.To)
+			if i == 0 {
+				fmt.Fprintf(&b, "  %-19s %23s %23s %23s %23s\n", p.Policy+" against", "mean", "P50", "P95", "P99")
+			}
+			fmt.Fprintf(&b, "  %-19s", p.To)
 			for m := range P99 + 1 {
-				fmt.Fprintf(&b, "  %s %s", measureNames()[m], p.Text(m))
+				fmt.Fprintf(&b, " %23s", p.Text(m))
 			}
 			b.WriteByte('\n')
 		}
@@ -285,7 +288,7 @@ func (p *Pair) Text(m Measure) string {
 	case math.IsNaN(r.Low):
 		return percent(r.Mean)
 	}
-	return fmt.Sprintf("%s (%s to %s)", percent(r.Mean), percent(r.Low), percent(r.High))
+	return fmt.Sprintf("%s (%s…%s)", percent(r.Mean), strings.TrimSuffix(percent(r.Low), "%"), strings.TrimSuffix(percent(r.High), "%"))
 }
 
 // percent prints a ratio as a difference in percent, or as a factor where that reads better.

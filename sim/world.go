@@ -24,8 +24,9 @@ type Options struct {
 	Scrape time.Duration
 	// Wire is the mean of the exponentially distributed delay with which a gateway hears of tokens. It doesn't count in times to first token.
 	Wire time.Duration
-	// Warm is the time before which arrivals don't count. Arrivals end with the workload; the world goes on until all are finished or End.
-	Warm, End time.Duration
+	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. Arrivals end with the workload; the world goes on
+	// until all are finished or End.
+	Warm, Until, End time.Duration
 	// Faults happen to engines.
 	Faults []Fault
 	// Seed decides everything that is left to chance.
@@ -279,7 +280,7 @@ func (w *world) end(f *flight, failed bool) {
 
 func (w *world) record(f *flight, failed, finished bool) {
 	f.request = nil
-	if f.arrived < w.o.Warm {
+	if f.arrived < w.o.Warm || w.o.Until > 0 && f.arrived >= w.o.Until {
 		return
 	}
 	w.result.add(f, w.now, failed, finished)

@@ -43,8 +43,18 @@ func TestEveryRequestIsCounted(t *testing.T) {
 			t.Errorf("%s: %d of %d counted, %d unfinished, %d failed; want all and none", p.Name, r.Counted(), len(chats), r.Unfinished, r.Failed)
 		}
 	}
+	within := 0
+	r := Run(Options{Engines: engines("q32-h100x2", 2), Requests: chats, Policy: RoundRobin(), Warm: 5 * time.Second, Until: 15 * time.Second})
+	for _, c := range chats {
+		if c.Follows < 0 && c.At >= 5*time.Second && c.At < 15*time.Second {
+			within++
+		}
+	}
+	if r.Counted() < within || r.Counted() > len(chats)/2 {
+		t.Errorf("from 5 to 15 s: got %d of %d requests counted, want the %d that follow none, and few that do", r.Counted(), len(chats), within)
+	}
 	// One engine of the slowest kind under far too much: what has no first token counts as infinite.
-	r := Run(Options{Engines: engines("q32-a10gx4", 1), Requests: Mix{Rate: Steady(20), Prompt: Length{2000, .5}, Output: Length{200, .5}}.Generate(1, 30*time.Second),
+	r = Run(Options{Engines: engines("q32-a10gx4", 1), Requests: Mix{Rate: Steady(20), Prompt: Length{2000, .5}, Output: Length{200, .5}}.Generate(1, 30*time.Second),
 		Policy: RoundRobin(), Warm: 10 * time.Second, End: 40 * time.Second})
 	if r.Unfinished == 0 || !math.IsInf(r.Quantile(.99), 1) || math.IsInf(r.Mean(), 1) || r.Good(2, .05) > .5 {
 		t.Errorf("overload: %d unfinished, P99 %v, mean %v, good %v", r.Unfinished, r.Quantile(.99), r.Mean(), r.Good(2, .05))

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-gateway/sluice/sim"
+)
+
+type benchOptions struct {
+	quick, noLabels, json, check  bool
+	seeds, replicas               int
+	rows, policies                []string
+	scrape, length                time.Duration
+	trace, workload, fleet, plot  string
+	speed, rate                   float64
+	speedGiven, rateGiven, seeded bool
+}
+
+func benchCommand() *cobra.Command {
+	var o benchOptions
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure how good the decisions are, against other policies on simulated engines",
+		Long: `Measure how good the decisions are: the gateway's own code decides for simulated engines, beside round robin, least requests, tuned
+weights, and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so small differences show.
+
+Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats; --workload and --trace make others. The same
+command gives the same figures on any number of cores.`,
+		Example: `  sluice bench                                        # rows A, 20 seeds: some minutes
+  sluice bench --quick                                # 4 seeds: under a minute
+  sluice bench --rows A1,B --replicas 3 --plot bench.html
+  sluice bench --workload prefixes --rate 120 --fleet l8-h100=4,l8-a10g=4
+  sluice bench --trace conversation_trace.jsonl --speed 2 --seeds 3 --json
+  sluice bench --quick --check                        # exit status 1 when a goal is missed`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.speedGiven, o.rateGiven, o.seeded = cmd.Flags().Changed("speed"), cmd.Flags().Changed("rate"), cmd.Flags().Changed("seeds")
+			return bench(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.seeds, "seeds", 20, "how often each run is repeated with other traffic; intervals need at least 2")
+	f.BoolVar(&o.quick, "quick", false, "4 seeds unless --seeds says otherwise")
+	f.StringSliceVar(&o.rows, "rows", []string{"A"}, "`IDS` of rows, such as A1,A7,B; A and B mean all of them")
+	f.StringSliceVar(&o.policies, "policies", []string{"round-robin", "least-requests", "weights", "latency", "greedy"}, "`NAMES` of policies")
+	f.BoolVar(&o.noLabels, "no-labels", false, "don't tell the gateway which GPU an endpoint has: it has to tell kinds apart by their speed")
+	f.IntVar(&o.replicas, "replicas", 1, "how many gateways that share nothing there are")
+	f.DurationVar(&o.scrape, "scrape", 50*time.Millisecond, "time between two readings of an endpoint")
+	f.DurationVar(&o.length, "for", 0, "how long requests arrive, of which the first 20s don't count (0: a trace's own length, else 3m)")
+	f.StringVar(&o.trace, "trace", "", "replay the requests of `FILE`: lines of JSON as Mooncake's traces, or CSV as Azure's")
+	f.Float64Var(&o.speed, "speed", 1, "how many times as fast the trace runs")
+	f.StringVar(&o.workload, "workload", "", "make traffic of `KIND`: mixed, bursts, prefixes, uniform, chat or agents")
+	f.Float64Var(&o.rate, "rate", 0, "the workload's requests, or sessions of chat and agents, a second (0: as in rows A and B)")
+	f.StringVar(&o.fleet, "fleet", "", "`PROFILE=COUNT`[,PROFILE=COUNT]: engines for --trace and --workload")
+	f.BoolVar(&o.json, "json", false, "print the table as JSON")
+	f.StringVar(&o.plot, "plot", "", "write distributions and intervals as one HTML page to `FILE`")
+	f.BoolVar(&o.check, "check", false, "exit with status 1 when a goal is missed")
+	cmd.MarkFlagsMutuallyExclusive("rows", "trace", "workload")
+	return cmd
+}
+
+func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
+	e, err := o.experiment()
+	if err != nil {
+		return err
+	}
+	p := &benchProgress{out: notes, terminal: isTerminal(notes)}
+	e.Progress = p.set
+	every := 10 * time.Second
+	if p.terminal {
+		every = time.Second
+	}
+	stop := p.start(every)
+	table, err := e.Run(ctx)
+	stop()
+	if err != nil {
+		return fmt.Errorf("cannot finish the bench: %w", err)
+	}
+	if o.plot != "" {
+		if err := writePlot(o.plot, table); err != nil {
+			return fmt.Errorf("cannot write plot %q: %w", o.plot, err)
+		}
+	}
+	if o.json {
+		text, err := json.MarshalIndent(table, "", "  ")
+		if err != nil {
+			return fmt.Errorf("cannot print the table: %w", err)
+		}
+		fmt.Fprintf(out, "%s\n", text)
+	} else {
+		fmt.Fprintf(out, "%s\n\n%s", benchTitle(table), table)
+	}
+	failed := table.Failed()
+	if !o.check || len(failed) == 0 {
+		return nil
+	}
+	fmt.Fprintf(notes, "%d goals missed:\n  %s\n", len(failed), strings.Join(failed, "\n  "))
+	return errSaid
+}
+
+// benchTitle says what the figures are of.
+func benchTitle(t *sim.Table) string {
+	labels, gateways := "with", "one gateway"
+	if !t.Labels {
+		labels = "without"
+	}
+	if t.Replicas > 1 {
+		gateways = fmt.Sprintf("%d gateways that share nothing", t.Replicas)
+	}
+	return fmt.Sprintf("Times to first token in seconds, mean of %d seeds ± 95 %% interval; %s, %s GPU labels", t.Seeds, gateways, labels)
+}
+
+func (o *benchOptions) experiment() (sim.Experiment, error) {
+	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Scrape: o.scrape, For: o.length}
+	if o.quick && !o.seeded {
+		e.Seeds = 4
+	}
+	switch {
+	case e.Seeds < 1 || o.replicas < 1:
+		return e, fmt.Errorf("cannot bench: --seeds %d and --replicas %d must be at least 1", e.Seeds, o.replicas)
+	case o.scrape <= 0 || o.length < 0:
+		return e, fmt.Errorf("cannot bench: --scrape %v must be above 0, --for %v not below", o.scrape, o.length)
+	case o.fleet != "" && o.trace == "" && o.workload == "":
+		return e, fmt.Errorf("cannot bench: --fleet needs --trace or --workload, rows bring their own")
+	case o.speedGiven && o.trace == "" || o.rateGiven && o.workload == "":
+		return e, fmt.Errorf("cannot bench: --speed is for --trace, --rate for --workload")
+	}
+	var err error
+	if e.Policies, err = sim.SelectPolicies(o.policies); err == nil {
+		e.Rows, err = o.selectRows()
+	}
+	return e, err
+}
+
+func (o *benchOptions) selectRows() ([]sim.Row, error) {
+	if o.trace == "" && o.workload == "" {
+		return sim.SelectRows(o.rows)
+	}
+	var fleet []sim.EngineConfig
+	if text := cmp.Or(o.fleet, map[bool]string{true: "q32-h100x2=8"}[o.trace != ""]); text != "" {
+		var err error
+		if fleet, err = sim.ParseFleet(text); err != nil {
+			return nil, err
+		}
+	}
+	if o.workload != "" {
+		row, err := sim.WorkloadRow(o.workload, o.rate, fleet)
+		return []sim.Row{row}, err
+	}
+	text, err := os.ReadFile(o.trace)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read trace: %w", err)
+	}
+	row, err := sim.TraceRow(filepath.Base(o.trace), text, o.speed, fleet)
+	return []sim.Row{row}, err
+}
+
+// benchProgress tells how many runs are done, to whoever waits longer than a moment.
+type benchProgress struct {
+	out      io.Writer
+	terminal bool
+	done, of atomic.Int64
+}
+
+func (p *benchProgress) set(done, of int) {
+	p.of.Store(int64(of))
+	p.done.Store(int64(done))
+}
+
+// start reports after two seconds and then in regular intervals until stop is called.
+func (p *benchProgress) start(every time.Duration) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		said := false
+		for wait := 2 * time.Second; ; wait = every {
+			select {
+			case <-end:
+				if said && p.terminal {
+					fmt.Fprint(p.out, "\r\x1b[K")
+				}
+				return
+			case <-time.After(wait):
+				said = true
+				p.say()
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
+func (p *benchProgress) say() {
+	text := fmt.Sprintf("%d of %d runs", p.done.Load(), p.of.Load())
+	if p.terminal {
+		fmt.Fprintf(p.out, "\r%s\x1b[K", text)
+	} else {
+		fmt.Fprintln(p.out, text)
+	}
+}
+
+// isTerminal reports whether what is written is seen by a person, on a line that can be overwritten.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
