@@ -7,7 +7,6 @@ import (
 	"net/http/pprof"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-gateway/sluice/console"
@@ -16,10 +15,10 @@ import (
 )
 
 // adminHandler is what the separate listener serves to operators.
-func (s *server) adminHandler(registry *prometheus.Registry) http.Handler {
+func (s *server) adminHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{Registry: registry}))
-	page := console.New([]console.Side{{Fleet: s.fleet, Series: s.series, Records: s.recorder.last}}, s.now)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry}))
+	page := console.New(s.sides, s.now)
 	mux.Handle("GET /console", page)
 	mux.Handle("GET /console/", page)
 	mux.HandleFunc("GET /explain", s.serveExplain)

@@ -90,8 +90,12 @@ func probeWords(ctx context.Context, e fleet.Endpoint, model string) string {
 	if !serves {
 		words += fmt.Sprintf("; it does not list %q, and may answer 404", model)
 	}
-	if len(f.Missing) > 0 {
-		words += "; has no metric for " + strings.Join(f.Missing, ", ")
+	switch {
+	case len(f.Missing) == 0:
+	case f.MetricsPath == "":
+		words += "; " + strings.Join(f.Missing, "; ")
+	default:
+		words += "; does not say " + strings.Join(f.Missing, ", ")
 	}
 	return words
 }

@@ -1,14 +1,14 @@
 package main
 
 import (
-	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-gateway/sluice/proxy"
 )
 
 // proxyFlags adds the flags that become proxy.Options.
-func proxyFlags(cmd *cobra.Command, o *serveOptions) {
-	f, p := cmd.Flags(), &o.proxy
+func proxyFlags(f *pflag.FlagSet, o *serveOptions) {
+	p := &o.proxy
 	f.DurationVar(&p.ConnectTimeout, "connect-timeout", proxy.DefaultConnectTimeout, "time to connect to an endpoint before the next is tried")
 	f.DurationVar(&p.FirstByteTimeout, "first-byte-timeout", proxy.DefaultFirstByteTimeout, "time to an answer's first body byte, over all attempts (negative: no limit)")
 	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "time one endpoint may keep a request without a byte while another could take it (0: no limit)")

@@ -55,6 +55,6 @@ OpenAI-compatible address that sees what the engines are doing and sends each re
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(serveCommand(), simCommand(), benchCommand(), checkCommand(), explainCommand(), replayCommand(), versionCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), simCommand(), benchCommand(), checkCommand(), explainCommand(), replayCommand(), versionCommand())
 	return cmd
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
@@ -71,7 +72,12 @@ nothing and says why. SIGHUP looks at once.`,
 			return serve(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	f := cmd.Flags()
+	serveFlags(cmd.Flags(), o)
+	return cmd
+}
+
+// serveFlags adds the flags of serve with their defaults.
+func serveFlags(f *pflag.FlagSet, o *serveOptions) {
 	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable; port 8000 if none is given; https://HOST:PORT for TLS)")
 	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
@@ -88,8 +94,7 @@ nothing and says why. SIGHUP looks at once.`,
 	f.Float64Var(&o.recordShare, "record-share", 1, "share of decisions to record, 0 to 1")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	proxyFlags(cmd, o)
-	return cmd
+	proxyFlags(f, o)
 }
 
 // server is one running gateway.
@@ -103,6 +108,12 @@ type server struct {
 	tls      tlsCache
 	recorder *recorder
 	series   *console.Series
+	// sides are what the console page shows: this gateway, unless someone adds others.
+	sides    []console.Side
+	registry *prometheus.Registry
+	scraper  *scrape.Scraper
+	// public is for clients, private for operators; nil until listen.
+	public, private net.Listener
 
 	plan *plan
 	// text is the configuration file as it was last loaded, seen as it was last looked at.
@@ -121,66 +132,79 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	s := &server{o: o, log: log, start: time.Now(), fleet: new(fleet.Fleet), tls: make(tlsCache), series: console.NewSeries()}
-	if err := o.check(); err != nil {
-		return err
-	}
-	first, text, err := s.load()
+	s, err := newServer(ctx, o, log, time.Now())
 	if err != nil {
-		return err
-	}
-	if s.recorder, err = newRecorder(o.record, o.recordShare, log); err != nil {
 		return err
 	}
 	defer s.recorder.close()
-	registry := prometheus.NewRegistry()
-	s.reloads = newReloads(registry)
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newFleetCollector(s.fleet, s.now))
-	scraper, err := scrape.New(s.fleet, s.scrapeOptions(registry))
-	if err != nil {
+	if err := s.listen(); err != nil {
 		return err
 	}
-	s.gateway = proxy.New(s.fleet, s.proxyOptions(first), registry, s.now, log)
-	s.apply(ctx, first, text)
+	fmt.Fprintf(out, "sluice: serving on http://%s\n", s.public.Addr())
+	fmt.Fprintf(out, "sluice: metrics on http://%s\n", s.private.Addr())
+	fmt.Fprintf(out, "sluice: console on http://%s/console\n", s.private.Addr())
+	return s.run(ctx)
+}
 
-	public, err := net.Listen("tcp", o.listen)
+// newServer makes a gateway that knows its fleet and listens nowhere yet. start is the origin of its clock.
+func newServer(ctx context.Context, o *serveOptions, log *slog.Logger, start time.Time) (*server, error) {
+	s := &server{o: o, log: log, start: start, fleet: new(fleet.Fleet), tls: make(tlsCache), registry: prometheus.NewRegistry(), series: console.NewSeries()}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	first, text, err := s.load()
 	if err != nil {
+		return nil, err
+	}
+	s.reloads = newReloads(s.registry)
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newFleetCollector(s.fleet, s.now))
+	if s.scraper, err = scrape.New(s.fleet, s.scrapeOptions(s.registry)); err != nil {
+		return nil, err
+	}
+	if s.recorder, err = newRecorder(o.record, o.recordShare, log); err != nil {
+		return nil, err
+	}
+	s.gateway = proxy.New(s.fleet, s.proxyOptions(first), s.registry, s.now, log)
+	s.apply(ctx, first, text)
+	s.sides = []console.Side{{Fleet: s.fleet, Series: s.series, Records: s.recorder.last}}
+	return s, nil
+}
+
+// listen opens both listeners.
+func (s *server) listen() (err error) {
+	if s.public, err = net.Listen("tcp", s.o.listen); err != nil {
 		return fmt.Errorf("cannot listen for clients (choose another address with --listen): %w", err)
 	}
-	private, err := net.Listen("tcp", o.admin)
-	if err != nil {
-		return fmt.Errorf("cannot listen for metrics (choose another address with --admin): %w", err)
+	if s.private, err = net.Listen("tcp", s.o.admin); err != nil {
+		return errors.Join(fmt.Errorf("cannot listen for metrics (choose another address with --admin): %w", err), s.public.Close())
 	}
-	if !private.Addr().(*net.TCPAddr).IP.IsLoopback() {
-		log.Warn("the admin address is reachable from other machines; it shows the fleet and profiles without asking who wants to know", "address", private.Addr().String())
+	if !s.private.Addr().(*net.TCPAddr).IP.IsLoopback() {
+		s.log.Warn("the admin address is reachable from other machines; it shows the fleet and profiles without asking who wants to know",
+			"address", s.private.Addr().String())
 	}
-	fmt.Fprintf(out, "sluice: serving on http://%s\n", public.Addr())
-	fmt.Fprintf(out, "sluice: metrics on http://%s\n", private.Addr())
-	fmt.Fprintf(out, "sluice: console on http://%s/console\n", private.Addr())
+	return nil
+}
 
+// run serves on both listeners until ctx ends, then drains.
+func (s *server) run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go s.watch(work)
 	go func() {
-		if err := scraper.Run(work); err != nil && work.Err() == nil {
-			log.Error("scraping ended", "error", err)
+		if err := s.scraper.Run(work); err != nil && work.Err() == nil {
+			s.log.Error("scraping ended", "error", err)
 		}
 	}()
-	return s.run(ctx, public, private, registry)
-}
-
-// run serves on both listeners until ctx ends, then drains.
-func (s *server) run(ctx context.Context, public, private net.Listener, registry *prometheus.Registry) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	front := &http.Server{Handler: s.gateway, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	admin := &http.Server{Handler: s.adminHandler(registry), ReadHeaderTimeout: 10 * time.Second}
+	admin := &http.Server{Handler: s.adminHandler(), ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan error, 2)
-	go func() { ended <- front.Serve(public) }()
-	go func() { ended <- admin.Serve(private) }()
+	go func() { ended <- front.Serve(s.public) }()
+	go func() { ended <- admin.Serve(s.private) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("cannot go on serving: %w", err)

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-gateway/sluice/openai"
+	"github.com/sluice-gateway/sluice/sim"
+)
+
+// The demo itself, for a few seconds: both sides answer, and the table says so.
+func TestDemo(t *testing.T) {
+	var out bytes.Buffer
+	cmd := root()
+	cmd.SetArgs([]string{"demo", "--for", "4s", "--scenario", "prefix", "--listen", "127.0.0.1:0"})
+	cmd.SetOut(&out)
+	if err := cmd.ExecuteContext(context.Background()); err != nil {
+		t.Fatalf("got %v, want a clean end; output:\n%s", err, out.String())
+	}
+	text := out.String()
+	for _, want := range []string{"curl http://127.0.0.1:", "from openai import OpenAI", "sluice explain --admin 127.0.0.1:", "cache hits"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the output lacks %q", want)
+		}
+	}
+	for _, name := range []string{"sluice", "round robin"} {
+		row := regexp.MustCompile(`(?m)^`+name+` +\d[\d.]* m?s +\S+ \S+ +\S+ \S+ +(\d+) +\d+ % +(\d+) +\d+ +\d+ +0$`).FindAllStringSubmatch(text, -1)
+		if len(row) == 0 || row[len(row)-1][1] == "0" || row[len(row)-1][2] == "0" {
+			t.Errorf("got rows %v of %s, want tokens and finished requests, and none failed; output:\n%s", row, name, text)
+		}
+	}
+	if !strings.Contains(text, "Time to first token of round robin over sluice:") {
+		t.Error("the output ends without a verdict")
+	}
+}
+
+func TestDemoRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		"known are mixed, bursty, prefix, uniform, lora, failure": {"demo", "--scenario", "nonsense"},
+		"--for":                 {"demo", "--for", "-1s"},
+		"takes --scenario NAME": {"demo", "mixed"},
+	} {
+		if out, err := try(args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("sluice %v: got %v (%s), want an error with %q", args, err, out, want)
+		}
+	}
+}
+
+// Requests that did not finish count: a waiting one with its age, a failed one as never.
+func TestBoard(t *testing.T) {
+	b, start := newBoard(), time.Unix(1000, 0)
+	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
+	for i := range 5 {
+		b.sent(i, at(0))
+	}
+	usage := openai.Usage{PromptTokens: 100, CachedTokens: 25, OutputTokens: 40, Seen: true}
+	b.first(0, at(.1))
+	b.end(sim.Played{Index: 0, Usage: usage}, at(1))
+	b.first(1, at(.2))
+	b.end(sim.Played{Index: 1, Usage: usage, Err: errors.New("broken off")}, at(2))
+	b.first(2, at(.3))
+	b.end(sim.Played{Index: 3, Err: errors.New("status 502")}, at(3))
+	b.end(sim.Played{Index: 2, Err: context.DeadlineExceeded}, at(4))
+	got := b.summary(start, at(4), false)
+	want := summary{p50: .3, p95: math.Inf(1), p99: math.Inf(1), tokensPerSecond: 20, hits: .25, done: 1, running: 2, waiting: 1, failed: 1, broken: 1}
+	if got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if got := b.summary(start, at(6.5), false); got.tokensPerSecond != 8 || got.p95 != math.Inf(1) {
+		t.Errorf("got %+v, want the tokens of the last five seconds", got)
+	}
+	if got := b.summary(start, at(8), true); got.tokensPerSecond != 10 {
+		t.Errorf("got %v tokens a second at the end, want them over the whole time", got.tokensPerSecond)
+	}
+	lines := table([]string{"a", "bb"}, []summary{got, {p50: math.NaN(), hits: math.NaN()}})
+	if len(lines) != 3 || !strings.Contains(lines[1], "300 ms") || !strings.Contains(lines[1], "never") || !strings.Contains(lines[2], "-") {
+		t.Errorf("got table\n%s", strings.Join(lines, "\n"))
+	}
+}
