@@ -22,9 +22,13 @@ const (
 	columns
 )
 
-// columnNames are what a column is called where the engine has no metric for it at all.
-var columnNames = [columns]string{"waiting", "running", "kv_use", "kv_tokens", "prefill_seconds", "prefill_tokens", "decode_seconds", "decode_tokens",
-	"cached_tokens", "progress", "max_adapters", "adapters", "kv_used"}
+// A column's label is what metrics call it, its words what people read.
+var (
+	columnLabels = [columns]string{"waiting", "running", "kv_use", "kv_tokens", "prefill_seconds", "prefill_tokens", "decode_seconds", "decode_tokens",
+		"cached_tokens", "progress", "max_adapters", "adapters", "kv_used"}
+	columnWords = [columns]string{"waiting requests", "running requests", "KV use", "KV cache size", "prefill time", "computed prompt tokens",
+		"decode time", "output tokens", "cached prompt tokens", "progress while it works", "adapter slots", "adapters", "KV cache in use"}
+)
 
 // required are the columns whose absence is reported: those that routing or learning reads. Adapters are not among
 // them, since an engine without adapters says nothing of them.
@@ -227,18 +231,22 @@ func (d *dialect) title(o operand) string {
 	return name
 }
 
-// missing names what would have filled the columns that are not known: the metric by its present name, or the column
-// where the engine has no metric.
-func (d *dialect) missing(known *[columns]float64) []string {
-	var names []string
+// lack is what routing could use and an endpoint doesn't say, as labels and in words, in one order.
+type lack struct{ labels, words []string }
+
+// missing says which columns are not known, and the metric, by its present name, that would have filled each, where the
+// engine has one.
+func (d *dialect) missing(known *[columns]float64) lack {
+	var l lack
 	for _, c := range required {
-		switch {
-		case !math.IsNaN(known[c]):
-		case len(d.ways[c]) == 0:
-			names = append(names, columnNames[c])
-		default:
-			names = append(names, d.title(d.ways[c][0].a))
+		if !math.IsNaN(known[c]) {
+			continue
 		}
+		words := columnWords[c]
+		if len(d.ways[c]) > 0 {
+			words += " (" + d.title(d.ways[c][0].a) + ")"
+		}
+		l.labels, l.words = append(l.labels, columnLabels[c]), append(l.words, words)
 	}
-	return names
+	return l
 }

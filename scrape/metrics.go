@@ -16,7 +16,7 @@ const (
 )
 
 // metrics are the scraper's own. Labels come from configuration, with the addresses its names resolve to, and from the
-// table of dialects.
+// columns of a reading.
 type metrics struct {
 	scrapes *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
@@ -35,7 +35,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		bytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_scrape_page_bytes",
 			Help: "Size of the last metrics page of an endpoint."}, []string{"pool", "endpoint"}),
 		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_scrape_missing_metric",
-			Help: "1 for each metric that routing could use and the endpoint's engine does not have, or whose values can't be true."},
+			Help: "1 for each number that routing could use and the endpoint's metrics don't give, or not one that can be true."},
 			[]string{"pool", "endpoint", "metric"}),
 	}
 	if r == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -20,7 +21,7 @@ type Found struct {
 	MetricsPath string
 	// Reading is all unknown where there are no metrics.
 	Reading fleet.Reading
-	// Missing are metrics that routing could use and the endpoint does not have, and in words what else it refused.
+	// Missing says in words what routing could use and the endpoint does not say, and what else it refused.
 	Missing []string
 	// Models is what the endpoint lists.
 	Models []fleet.Model
@@ -99,5 +100,7 @@ func (f *Found) take(path string, page []byte, capacity float64) {
 	}
 	s := newScanner(d)
 	s.scan(page)
-	f.Reading, f.Missing = s.reading(capacity)
+	var missing lack
+	f.Reading, missing = s.reading(capacity)
+	f.Missing = slices.Clone(missing.words)
 }

@@ -103,7 +103,7 @@ type scanner struct {
 	resident, waitingNames []string
 	adaptersSeen           bool
 	known                  [columns]float64
-	lastNames              []string
+	lastLack               lack
 	lastMask               uint32
 }
 
@@ -365,7 +365,7 @@ func unescape(b []byte) string {
 
 // reading is what the last scanned page says. capacity is the size of the KV cache where only asking tells it, NaN
 // otherwise. The lists of names are shared with later readings and must not be written to; so is missing.
-func (s *scanner) reading(capacity float64) (fleet.Reading, []string) {
+func (s *scanner) reading(capacity float64) (fleet.Reading, lack) {
 	k := &s.known
 	if math.IsNaN(k[kvTokens]) {
 		k[kvTokens] = capacity
@@ -380,12 +380,12 @@ func (s *scanner) reading(capacity float64) (fleet.Reading, []string) {
 		}
 	}
 	if mask != s.lastMask {
-		s.lastMask, s.lastNames = mask, s.d.missing(k)
+		s.lastMask, s.lastLack = mask, s.d.missing(k)
 	}
 	return fleet.Reading{Waiting: k[waiting], Running: k[running], KVUse: k[kvUse], KVTokens: k[kvTokens], MaxAdapters: k[maxAdapters],
 		Resident: s.resident, WaitingAdapters: s.waitingNames, PrefillSeconds: k[prefillSeconds], PrefillTokens: k[prefillTokens],
 		DecodeSeconds: k[decodeSeconds], DecodeTokens: k[decodeTokens], CachedTokens: k[cachedTokens],
-		Progress: k[progress]}, s.lastNames
+		Progress: k[progress]}, s.lastLack
 }
 
 // pair is one label: its name, and its value as it stands between the quotes.

@@ -76,7 +76,7 @@ func TestReadings(t *testing.T) {
 			s.model = model
 			s.scan(page)
 			r, missing := s.reading(capacity)
-			return describe(dia.engine, r, missing)
+			return describe(dia.engine, r, missing.words)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/fnv"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -44,6 +45,27 @@ type Scraper struct {
 	pages   sync.Pool // of *[]byte
 	workers map[place]*worker
 	warned  map[*fleet.Pool]time.Duration // pools whose intervals were found wrong, and with which limit
+
+	mu   sync.Mutex
+	said map[lacking]bool // guarded by mu
+}
+
+// lacking is what the endpoints of one engine in a pool don't say, in words.
+type lacking struct {
+	pool          *fleet.Pool
+	engine, words string
+}
+
+// sayLack logs what an engine lacks, once for all endpoints of a pool. Any worker may call it.
+func (p *Scraper) sayLack(pool *fleet.Pool, engine, words string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l := lacking{pool, engine, words}
+	if p.said[l] {
+		return
+	}
+	p.said[l] = true
+	p.opts.Log.Info("engine lacks what routing could use", "pool", pool.Name(), "engine", engine, "missing", words)
 }
 
 // place is an endpoint in a pool. The pool is told by its address: one that was removed and came back is another.
@@ -78,7 +100,8 @@ func New(f *fleet.Fleet, opts Options) (*Scraper, error) {
 		return nil, err
 	}
 	return &Scraper{fleet: f, opts: opts, metrics: m, pages: sync.Pool{New: func() any { return new([]byte) }},
-		workers: make(map[place]*worker), warned: make(map[*fleet.Pool]time.Duration)}, nil
+		workers: make(map[place]*worker), warned: make(map[*fleet.Pool]time.Duration),
+		said: make(map[lacking]bool)}, nil
 }
 
 // Run scrapes until ctx ends, and returns nil when every goroutine has ended too. Call it once.
@@ -117,6 +140,9 @@ func (p *Scraper) match(ctx context.Context) {
 			delete(p.warned, pool)
 		}
 	}
+	p.mu.Lock()
+	maps.DeleteFunc(p.said, func(l lacking, _ bool) bool { return !slices.Contains(pools, l.pool) })
+	p.mu.Unlock()
 	p.stop(func(at place) bool {
 		e, ok := want[at]
 		return !ok || !sameReach(&e, &p.workers[at].endpoint)

@@ -248,7 +248,7 @@ func TestPollerTells(t *testing.T) {
 		if got := fmt.Sprint(r.Host, r.Header.Get("Authorization"), r.Header.Get("Accept")); got != "engine.example:80Bearer secrettext/plain" {
 			t.Errorf("got host, key and accept %q", got)
 		}
-		if !slices.Contains(s.MissingMetrics, "vllm:generation_tokens_total") {
+		if !slices.Contains(s.MissingMetrics, "output tokens (vllm:generation_tokens_total)") {
 			t.Errorf("got missing %q, want what the page lacks by name", s.MissingMetrics)
 		}
 		n, err := testutil.GatherAndCount(w.registry, "sluice_scrape_missing_metric")
@@ -258,6 +258,39 @@ func TestPollerTells(t *testing.T) {
 		w.stop()
 		if got := w.log.String(); strings.Count(got, "endpoint found") != 1 || strings.Count(got, "engine lacks") != 1 || strings.Contains(got, "secret") {
 			t.Errorf("got log %s, want what was found and what is missing once, and no key", got)
+		}
+	})
+}
+
+// What an engine lacks is said once for a pool, not for each of its endpoints, and labels of the metric are columns.
+func TestLackIsSaidOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		names := []string{"e:1", "e:2", "e:3"}
+		w := run(t, []fleet.Endpoint{ep(names[0]), ep(names[1]), ep(names[2])}, func(w *world, o *Options) {
+			for _, name := range names {
+				w.serve(t, name, newEngine(string(readPage(t, "llamacpp-b11434-load.txt")), vllmModels))
+			}
+		})
+		s := w.after(2 * time.Second)["e:1"]
+		if want := []string{"KV use (llamacpp:kv_cache_usage_ratio)", "KV cache size"}; !slices.Equal(s.MissingMetrics, want) {
+			t.Errorf("got missing %q, want %q", s.MissingMetrics, want)
+		}
+		want := strings.NewReader(`# HELP sluice_scrape_missing_metric 1 for each number that routing could use and the endpoint's metrics don't give, or not one that can be true.
+# TYPE sluice_scrape_missing_metric gauge
+sluice_scrape_missing_metric{endpoint="e:1",metric="kv_tokens",pool="p"} 1
+sluice_scrape_missing_metric{endpoint="e:1",metric="kv_use",pool="p"} 1
+sluice_scrape_missing_metric{endpoint="e:2",metric="kv_tokens",pool="p"} 1
+sluice_scrape_missing_metric{endpoint="e:2",metric="kv_use",pool="p"} 1
+sluice_scrape_missing_metric{endpoint="e:3",metric="kv_tokens",pool="p"} 1
+sluice_scrape_missing_metric{endpoint="e:3",metric="kv_use",pool="p"} 1
+`)
+		if err := testutil.GatherAndCompare(w.registry, want, "sluice_scrape_missing_metric"); err != nil {
+			t.Error(err)
+		}
+		w.stop()
+		line := `level=INFO msg="engine lacks what routing could use" pool=p engine=llamacpp missing="KV use (llamacpp:kv_cache_usage_ratio), KV cache size"`
+		if log := w.log.String(); strings.Count(log, "engine lacks") != 1 || !strings.Contains(log, line) {
+			t.Errorf("got log %s, want one line for three endpoints: %s", log, line)
 		}
 	})
 }
@@ -636,7 +669,7 @@ func TestPollerMismatch(t *testing.T) {
 		e := newEngine(vllmPage, vllmModels)
 		w := run(t, []fleet.Endpoint{{Name: "e:1", Engine: "sglang"}}, func(w *world, o *Options) { w.serve(t, "e:1", e) })
 		s := w.after(2 * time.Second)["e:1"]
-		if s.State != "ready" || s.Engine != "sglang" || !math.IsNaN(s.Reading.Waiting) || !slices.Contains(s.MissingMetrics, "sglang:num_queue_reqs") {
+		if s.State != "ready" || s.Engine != "sglang" || !math.IsNaN(s.Reading.Waiting) || !slices.Contains(s.MissingMetrics, "waiting requests (sglang:num_queue_reqs)") {
 			t.Errorf("got %+v, want an sglang that says nothing", s)
 		}
 		w.stop()

@@ -54,9 +54,11 @@ type worker struct {
 	failures int
 	spare    float64 // log lines that may be written
 	spareAt  time.Duration
-	lacking  []string // names of metrics
+	lacking  lack
 	refused  string
-	missing  []string // both together, as the fleet has them
+	missing  []string // both together in words, as the fleet has them
+	said     bool     // that something is missing, since it last changed
+	learned  bool     // there was an answer to a question
 }
 
 // Bounds of one worker. Of log lines it has a few at once, then one in ten seconds, however its endpoint flaps.
@@ -247,7 +249,7 @@ func (w *worker) without(ctx context.Context, why string) {
 		}
 		w.readyPath, w.read = path, false
 		why = "no metrics: " + why
-		w.lacks([]string{"metrics page"}, "")
+		w.lacks(lack{labels: []string{"metrics_page"}, words: []string{"metrics page"}}, "")
 		w.pool.ObserveFailure(w.endpoint.Name, fleet.NoMetrics, why)
 		w.well(resultNoMetrics, why)
 	case status == http.StatusServiceUnavailable:
@@ -344,19 +346,25 @@ func (w *worker) mayLog() bool {
 	return true
 }
 
-// lacks reports, once for every change, which metrics the engine does not have, and what it refuses in words.
-func (w *worker) lacks(names []string, refused string) {
-	if slices.Equal(names, w.lacking) && refused == w.refused {
-		return
+// lacks notes what the engine does not say, and what it refuses in words.
+func (w *worker) lacks(l lack, refused string) {
+	if !slices.Equal(l.labels, w.lacking.labels) || refused != w.refused {
+		w.lacking, w.refused, w.said = l, refused, false
+		w.missing = slices.Clone(l.words)
+		if refused != "" {
+			w.missing = append(w.missing, refused)
+		}
+		w.metrics.lacks(l.labels)
 	}
-	w.lacking, w.refused = names, refused
-	w.missing = slices.Clone(names)
-	if refused != "" {
-		w.missing = append(w.missing, refused)
+	if w.said || !w.learned {
+		return // some of it is found by asking
 	}
-	w.metrics.lacks(names)
-	if len(w.missing) > 0 && w.mayLog() {
-		w.log.Info("engine lacks what routing could use", "missing", w.missing)
+	w.said = true
+	if w.refused != "" && w.mayLog() {
+		w.log.Info("endpoint refuses a question", "why", w.refused)
+	}
+	if len(l.words) > 0 && w.scanner != nil {
+		w.scraper.sayLack(w.pool, w.scanner.d.engine, strings.Join(l.words, ", "))
 	}
 }
 
@@ -380,7 +388,7 @@ func (w *worker) ask(ctx context.Context) {
 
 // learn takes the answer.
 func (w *worker) learn(f finding) {
-	w.busy = false
+	w.busy, w.learned = false, true
 	if f.err != nil {
 		return // the next scrape says what is wrong with it
 	}
