@@ -106,7 +106,12 @@ func form(text string) string {
 
 func recorded(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../openai/testdata/" + name)
+	return recordedAt(t, "../openai/testdata/"+name)
+}
+
+func recordedAt(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +139,7 @@ func TestRecordedForms(t *testing.T) {
 		check("stream", recorded(t, "vllm-0.32.0-chat-stream.txt"), "/v1/chat/completions", chat+`,"stream":true,"stream_options":{"include_usage":true}}`)
 		check("chat", recorded(t, "vllm-0.32.0-chat.json"), "/v1/chat/completions", chat+"}")
 		check("response", recorded(t, "vllm-0.32.0-responses.json"), "/v1/responses", `{"model":"tiny","input":"hello","max_output_tokens":4}`)
-		check("models", recorded(t, "vllm-0.32.0-models-lora.json"), "/v1/models", "")
+		check("models", recordedAt(t, "testdata/vllm-0.32.0-models-lora.json"), "/v1/models", "")
 	})
 }
 
