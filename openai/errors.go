@@ -25,8 +25,9 @@ const (
 	Overloaded                   // pool exhausted, band full, no memory for the body; always with RetryAfter
 	ClientGone                   // the client left first; nobody reads the answer, logs and metrics do
 	Internal                     // our own fault
-	UpstreamFailed               // the endpoint failed before its first byte and no other could take the request
+	UpstreamFailed               // the endpoint failed and no other could take the request, or its answer broke
 	NoEndpoint                   // the pool has no ready endpoint; always with RetryAfter
+	ShuttingDown                 // the gateway stops before the answer's end; always with RetryAfter
 	TimedOut                     // the deadline passed in the queue or before the first byte
 )
 
@@ -55,6 +56,7 @@ func (c Case) row() caseRow {
 		Internal:         {http.StatusInternalServerError, server, "internal_error"},
 		UpstreamFailed:   {http.StatusBadGateway, server, "upstream_error"},
 		NoEndpoint:       {http.StatusServiceUnavailable, server, "no_endpoint"},
+		ShuttingDown:     {http.StatusServiceUnavailable, server, "shutting_down"},
 		TimedOut:         {http.StatusGatewayTimeout, server, "timeout"},
 	}
 	if c < 0 || int(c) >= len(rows) {

@@ -27,6 +27,7 @@ func TestErrorsHaveOneTable(t *testing.T) {
 		Internal:         "500 internal_error",
 		UpstreamFailed:   "502 upstream_error",
 		NoEndpoint:       "503 no_endpoint",
+		ShuttingDown:     "503 shutting_down",
 		TimedOut:         "504 timeout",
 		Case(99):         "500 internal_error",
 		Case(-1):         "500 internal_error",

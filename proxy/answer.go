@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"strings"
@@ -52,16 +53,16 @@ type copier struct {
 	usage *openai.UsageReader
 	held  int  // bytes of an incomplete line at the start of the buffer
 	torn  bool // part of a line has been passed on
+	cr    bool // what was passed on ends in CR, which an LF would only complete
 	gone  bool // the client has
 }
 
 // deliver passes the answer on. From here on the request stays with this endpoint.
 func (c *call) deliver(a *attempt) {
-	c.current = a
+	c.current, c.trouble = a, trouble{endpoint: a.lease.Endpoint.Name}
 	c.free()
 	now, ok := c.g.now(), a.resp.StatusCode < 300
 	a.mu.Lock()
-	a.told = true
 	if a.phase == held { // its idle limit begins here
 		a.phase = begun
 		a.lastByte.Store(int64(now))
@@ -74,22 +75,88 @@ func (c *call) deliver(a *attempt) {
 		c.ended.TTFT = now - c.start
 		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe(c.ended.TTFT.Seconds())
 	}
+	if c.waits(a) && !a.complete() {
+		c.breakEarly(a)
+		return
+	}
+	a.tell()
 	c.answerHeader(a)
 	c.status, c.served = a.resp.StatusCode, a.lease.Endpoint.Name
 	c.w.WriteHeader(a.resp.StatusCode)
 	if ok {
 		c.store(a)
 	}
-	cp := &copier{a: a, w: c.w}
-	if a.resp.ContentLength < 0 {
-		cp.flush = http.NewResponseController(c.w).Flush
-	}
-	if ok && readable(a.resp.Header) && (a.sse || strings.HasPrefix(a.resp.Header.Get("Content-Type"), "application/json")) {
-		cp.usage, _ = c.g.readers.Get().(*openai.UsageReader)
-		cp.usage.Reset(a.sse)
-	}
+	cp := c.copier(a)
 	err := cp.run()
 	c.conclude(cp, err)
+}
+
+func (c *call) copier(a *attempt) *copier {
+	p := &copier{a: a, w: c.w}
+	if a.resp.ContentLength < 0 {
+		p.flush = http.NewResponseController(c.w).Flush
+	}
+	if a.resp.StatusCode < 300 && readable(a.resp.Header) && (a.sse || isJSON(a.resp.Header)) {
+		p.usage, _ = c.g.readers.Get().(*openai.UsageReader)
+		p.usage.Reset(a.sse)
+	}
+	return p
+}
+
+// tell marks that the client is being told the answer, which a client that takes nothing must not make endless, even if
+// the attempt was given up a moment ago.
+func (a *attempt) tell() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.told = true
+	if a.phase == over {
+		a.boundWrites()
+	}
+}
+
+// waits reports whether nothing of an answer is passed on until it is whole or the buffer is full: no client can use a
+// part of an object of JSON, and one that breaks can still become an error. White space at the start is an engine's sign
+// of life, which must not wait.
+func (c *call) waits(a *attempt) bool {
+	return !c.want.Streamed && !c.open && isJSON(a.resp.Header) && len(bytes.TrimLeft((*a.buf)[:a.n], " \t\r\n")) > 0
+}
+
+func isJSON(h http.Header) bool { return strings.HasPrefix(h.Get("Content-Type"), "application/json") }
+
+// complete reads on until the answer is whole or the buffer is full, and reports false if it broke before.
+func (a *attempt) complete() bool {
+	for a.err == nil && a.n < len(*a.buf) {
+		var n int
+		n, a.err = a.resp.Body.Read((*a.buf)[a.n:])
+		a.n += n
+		a.progress()
+	}
+	return a.err == nil || a.err == io.EOF
+}
+
+// progress notes that bytes came.
+func (a *attempt) progress() {
+	now := a.c.g.now()
+	a.lastByte.Store(int64(now))
+	a.lease.Progress(now)
+}
+
+// breakEarly answers for an endpoint whose answer broke before anything of it was passed on. It stays with that
+// endpoint all the same: what it generated may have been half an hour's work, which nobody asks for twice unasked.
+func (c *call) breakEarly(a *attempt) {
+	a.mu.Lock()
+	a.phase = over
+	why := a.why
+	a.mu.Unlock()
+	switch {
+	case c.r.Context().Err() != nil:
+		why = causeClient
+	case why == causeNone:
+		why, c.trouble.said = causeBroken, inWords(a.err)
+	}
+	c.countBreak(why)
+	a.end(why.outcome())
+	c.fail(c.breakError(why, "its answer"))
 }
 
 // run copies until the answer ends, breaks or has nobody to read it. io.EOF means that it ended whole.
@@ -105,9 +172,7 @@ func (p *copier) run() error {
 			return err
 		}
 		n, err = a.resp.Body.Read((*a.buf)[p.held:])
-		now := a.c.g.now()
-		a.lastByte.Store(int64(now))
-		a.lease.Progress(now)
+		a.progress()
 	}
 }
 
@@ -139,6 +204,7 @@ func (p *copier) pass(n int, last bool) bool {
 	if _, err := p.w.Write((*a.buf)[:out]); err != nil {
 		return false
 	}
+	p.cr = (*a.buf)[out-1] == '\r'
 	if p.flush != nil && p.flush() != nil {
 		return false
 	}
@@ -177,7 +243,7 @@ func (c *call) conclude(p *copier, err error) {
 	case err == io.EOF:
 		why = causeNone
 	case why == causeNone:
-		why = causeBroken
+		why, c.trouble.said = causeBroken, inWords(err)
 	}
 	o := why.outcome()
 	if why == causeNone {
@@ -203,29 +269,45 @@ func (c *call) conclude(p *copier, err error) {
 // breakOff tells the client that the answer is not whole: in a stream by an error event, else by breaking the
 // connection.
 func (c *call) breakOff(p *copier, why cause) {
-	c.countAbort(why)
+	c.countBreak(why)
 	c.broken = true
 	if why == causeClient {
 		return
 	}
-	c.g.metrics.broken.WithLabelValues(c.pool.Name(), string(why)).Inc()
+	c.complain("answer broke off", c.trouble.said, c.status)
 	if !p.a.sse || p.flush == nil || p.gone {
 		return
 	}
-	e := openai.UpstreamFailed.Errorf("the endpoint broke the stream off")
-	switch why {
-	case causeIdle:
-		e = openai.TimedOut.Errorf("the endpoint sent nothing for %v", c.set.IdleTimeout)
-	case causeRoute, causeCut:
-		e = why.error(c)
-	}
-	event := openai.SSEError(e)
+	event := openai.SSEError(c.breakError(why, "the stream"))
 	if p.torn {
 		event = append([]byte("\n"), event...) // ends the event that the torn line is part of
+	}
+	if p.cr {
+		event = append([]byte("\n"), event...) // CR LF is one line end
 	}
 	if _, err := c.w.Write(event); err == nil && p.flush() == nil {
 		c.broken = false // it has been said; the stream ends in good order
 	}
+}
+
+// countBreak counts an answer that ended early, and puts the cause in words.
+func (c *call) countBreak(why cause) {
+	c.countAbort(why)
+	c.trouble.said = why.words(c.trouble.said)
+	if why != causeClient {
+		c.g.metrics.broken.WithLabelValues(c.pool.Name(), string(why)).Inc()
+	}
+}
+
+// breakError is what a client is told of an answer, or a stream, that ended early.
+func (c *call) breakError(why cause, what string) *openai.Error {
+	switch why {
+	case causeIdle:
+		return openai.TimedOut.Errorf("the endpoint sent nothing for %v", c.set.IdleTimeout)
+	case causeRoute, causeCut, causeClient:
+		return why.error(c)
+	}
+	return openai.UpstreamFailed.Errorf("the endpoint broke %s off: %s", what, c.trouble.said)
 }
 
 // bookUsage counts the tokens that the engine reported.

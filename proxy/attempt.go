@@ -68,6 +68,7 @@ type attempt struct {
 	mu    sync.Mutex
 	phase phase
 	why   cause
+	said  string       // why in words, where those of the cause can be more exact
 	next  *fleet.Lease // picked by the watcher before it gave up
 	told  bool         // the client is being told the answer
 
@@ -181,7 +182,7 @@ func (a *attempt) fail(err error) {
 	if a.why != causeNone {
 		return
 	}
-	a.why = causeBroken
+	a.why, a.said = causeBroken, inWords(err)
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
 		a.why = causeConnect
@@ -271,6 +272,7 @@ func (c *call) run(lease *fleet.Lease) {
 func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 	a.mu.Lock()
 	started, why := a.phase == begun, a.why
+	c.trouble = trouble{a.lease.Endpoint.Name, why.words(a.said)}
 	next, a.next = a.next, nil
 	a.mu.Unlock()
 	if !started {
@@ -328,11 +330,14 @@ func (k cause) error(c *call) *openai.Error {
 	case causeRoute:
 		return openai.TimedOut.Errorf("the request took longer than the %v that pool %q allows", c.set.RouteTimeouts[c.pool.Name()], c.pool.Name())
 	case causeCut:
-		e := openai.NoEndpoint.Errorf("the gateway is stopping")
+		e := openai.ShuttingDown.Errorf("the gateway is stopping; try again at another, or once it is back")
 		e.RetryAfter = pickRetryAfter
 		return e
-	case causeConnect:
-		return openai.UpstreamFailed.Errorf("no connection to the endpoint could be made and no other could take the request (%d tried)", len(c.want.Tried))
 	}
-	return openai.UpstreamFailed.Errorf("the endpoint failed before its first byte and no other could take the request (%d tried)", len(c.want.Tried))
+	last := "the last"
+	if !c.set.HideEndpoint {
+		last += ", " + c.trouble.endpoint + ","
+	}
+	return openai.UpstreamFailed.Errorf("no endpoint of pool %q could take the request (%d tried); %s failed before its first byte: %s",
+		c.pool.Name(), len(c.want.Tried), last, c.trouble.said)
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -40,6 +41,7 @@ type call struct {
 
 	from     time.Duration // when limits on the answer begin
 	current  *attempt
+	trouble  trouble
 	status   int
 	served   string
 	ended    Ended // filled in as it becomes known
@@ -73,7 +75,8 @@ func (c *call) serve() {
 	lease := c.first()
 	c.g.metrics.decision.WithLabelValues(c.pool.Name()).Observe((c.g.now() - began).Seconds())
 	if lease == nil {
-		e := openai.NoEndpoint.Errorf("no endpoint of pool %q is ready; try again, or see which are and why not at the gateway's status", c.pool.Name())
+		e := openai.NoEndpoint.Errorf("no endpoint of pool %q is ready; try again, or see which are, and why others are not, "+
+			"under /fleet at the gateway's metrics address", c.pool.Name())
 		e.RetryAfter = pickRetryAfter
 		c.fail(e)
 		return
@@ -84,6 +87,9 @@ func (c *call) serve() {
 // fail answers with an error of the gateway's own, before anything else was written.
 func (c *call) fail(e *openai.Error) {
 	c.status = e.Status
+	if e.Status >= http.StatusInternalServerError {
+		c.complain("request failed", cmp.Or(c.trouble.said, e.Code), e.Status)
+	}
 	if e.Case == openai.ClientGone {
 		c.broken = true
 		return
@@ -254,7 +260,7 @@ func (c *call) target(h holder) (fleet.Target, *openai.Error) {
 		e.Param = "model"
 		return fleet.Target{}, e
 	}
-	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %q", c.model)
+	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %.100q; GET /v1/models lists what is served", c.model)
 }
 
 // first picks for the first attempt: the endpoint that holds the response the request is about, if that is known, else
@@ -358,7 +364,8 @@ func (c *call) admit() bool {
 	c.path = path
 	if !ok {
 		c.path.Operation = "closed"
-		c.fail(openai.PathNotFound.Errorf("%.100q is closed: the gateway opens the paths of the OpenAI API, and of engines' own paths those that its configuration lists as open", c.r.URL.Path))
+		c.fail(openai.PathNotFound.Errorf("%.100q is closed: the gateway opens the paths of the OpenAI API, and of engines' own paths those that are listed "+
+			"in its configuration, each with the flag --open-path", c.r.URL.Path))
 		return false
 	}
 	if allow := c.allow(); allow != nil && !slices.Contains(allow, c.r.Method) {

@@ -4,8 +4,8 @@
 // It promises that an accepted request is not dropped while any endpoint could take it: an engine's headers are held
 // until its first body byte, and until then every failure moves the request to the next best endpoint. After that byte
 // a stream that breaks ends with an error event and any other answer with a broken connection, never with an end that
-// looks whole. A client that leaves cancels its work at the engine, and every counter that a request raised comes down
-// again.
+// looks whole; a small answer of JSON is held until it is whole, so that one that breaks becomes an error. A client that
+// leaves cancels its work at the engine, and every counter that a request raised comes down again.
 //
 // It refuses to change the bytes of a request or an answer, to follow redirects, and to send anything to an
 // address that is not an endpoint of a pool, whatever a header says. Listening, TLS and tokens are its caller's.
@@ -113,6 +113,7 @@ type Gateway struct {
 	transports transports
 	stored     stored
 	late       lateList
+	said       throttle
 
 	draining atomic.Bool
 	cut      context.Context
@@ -159,13 +160,15 @@ func (g *Gateway) Apply(o Options) {
 		s.budget = openai.NewBudget(s.BodyBudget)
 	}
 	g.settings.Store(s)
-	used := make(map[*tls.Config]bool)
+	used, pools := make(map[*tls.Config]bool), make(map[string]bool)
 	for _, p := range g.fleet.Pools() {
+		pools[p.Name()] = true
 		for _, e := range p.Endpoints() {
 			used[e.TLS] = true
 		}
 	}
 	g.transports.prune(used, s.ConnectTimeout)
+	g.said.prune(pools)
 	if g.metrics != nil {
 		g.metrics.prune(g.fleet)
 	}

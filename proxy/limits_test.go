@@ -287,6 +287,21 @@ func TestIdleTimeout(t *testing.T) {
 		}
 		_, _ = w.timed(streamBody) // the client's connection has no deadline left on it
 	})
+	// So is one in an answer of which nothing was passed on yet.
+	inWorld(t, Options{IdleTimeout: 90 * time.Second}, []http.HandlerFunc{stuckJSON, says("other")}, func(w *world) {
+		a, took := w.timed(plainBody)
+		a.wantError(t, 504, "timeout")
+		wantTook(t, took, 90*time.Second)
+	})
+}
+
+// stuckJSON begins an answer and says no more.
+func stuckJSON(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, `{"a":`)
+	_ = http.NewResponseController(w).Flush()
+	<-r.Context().Done()
 }
 
 // An answer that says to try elsewhere is kept, for want of a better one, for as long as the others take: its idle
@@ -329,7 +344,7 @@ func TestHeldAnswerOutlivesItsIdleLimit(t *testing.T) {
 	inWorld(t, Options{IdleTimeout: 30 * time.Second}, []http.HandlerFunc{after(time.Second, full), silent}, func(w *world) {
 		time.AfterFunc(time.Minute, w.g.Cut)
 		a, took := w.timed(plainBody)
-		a.wantError(t, 503, "no_endpoint")
+		a.wantError(t, 503, "shutting_down")
 		wantTook(t, took, time.Minute)
 	})
 }
@@ -371,9 +386,15 @@ func TestCut(t *testing.T) {
 	}}, func(w *world) {
 		time.AfterFunc(time.Minute, w.g.Cut)
 		a, took := w.timed(streamBody)
-		if !strings.HasPrefix(a.body, eventA+"\nevent: error\n") || !strings.Contains(a.body, "stopping") {
+		if !strings.HasPrefix(a.body, eventA+"\nevent: error\n") || !strings.Contains(a.body, `"code":"shutting_down"`) {
 			t.Errorf("got %q and error %v, want an event and an error event", a.body, a.err)
 		}
+		wantTook(t, took, time.Minute)
+	})
+	inWorld(t, Options{}, []http.HandlerFunc{stuckJSON, says("other")}, func(w *world) {
+		time.AfterFunc(time.Minute, w.g.Cut)
+		a, took := w.timed(plainBody)
+		a.wantError(t, 503, "shutting_down")
 		wantTook(t, took, time.Minute)
 	})
 }

@@ -103,7 +103,7 @@ func (c *call) models() {
 			}
 		}
 	}
-	c.fail(openai.ModelNotFound.Errorf("no pool lists %.100q", id))
+	c.fail(openai.ModelNotFound.Errorf("no pool lists %.100q; GET /v1/models lists what is served", id))
 }
 
 // listed is what a pool's engines list. Names that only the configuration knows are added, because requests for them

@@ -76,7 +76,7 @@ func closeConn(c net.Conn) { _ = c.Close() }
 
 // S21: a stream that breaks ends with an error event after its last whole line, and in good order.
 func TestBrokenStreamEndsWithAnErrorEvent(t *testing.T) {
-	const event = "\nevent: error\ndata: {\"error\":{\"message\":\"the endpoint broke the stream off\",\"type\":\"server_error\",\"param\":null,\"code\":\"upstream_error\"}}\n\n"
+	const event = "\nevent: error\ndata: {\"error\":{\"message\":\"the endpoint broke the stream off: connection closed before the end of the answer\",\"type\":\"server_error\",\"param\":null,\"code\":\"upstream_error\"}}\n\n"
 	f := func(want string, pieces ...string) {
 		t.Helper()
 		r := newRigAt(t, Options{}, tornStream(t, closeConn, pieces...))
@@ -91,6 +91,14 @@ func TestBrokenStreamEndsWithAnErrorEvent(t *testing.T) {
 	f(eventA, eventA)
 	f(eventA, eventA, `data: {"choices":[{"del`)
 	f(eventA+"data: x\n", eventA+"data: x\n")
+	// CR is a line end too, which the first LF of what follows would only complete.
+	f(eventA+"data: x\r\n\r\n", eventA+"data: x\r\n\r\n")
+	f(eventA+"data: x\r\n\r\n", eventA+"data: x\r\n\r", "\n", "data: y")
+	f(eventA+"data: x\r\n\r\n", eventA+"data: x\r\n\r")
+	f(eventA+"data: x\r\n", eventA+"data: x\r", "\ndata: y")
+	f(eventA+"data: x\r\n", eventA+"data: x\r", "\n")
+	f(eventA+"data: x\r\n", eventA+"data: x\r")
+	f(eventA+"data: x\r\r\n", eventA+"data: x\r\r")
 	// A line that was too long to hold back is ended, and its event with it.
 	long := "data: " + strings.Repeat("x", 2*maxHeldLine)
 	r := newRigAt(t, Options{}, tornStream(t, closeConn, long))
@@ -100,8 +108,8 @@ func TestBrokenStreamEndsWithAnErrorEvent(t *testing.T) {
 	}
 }
 
-// An answer that is no event stream can't hold an error: its connection breaks, so that nobody takes the part for the
-// whole.
+// An answer that is no event stream can't hold an error: once a part of it has been passed on, its connection breaks, so
+// that nobody takes the part for the whole.
 func TestBrokenPlainAnswerBreaksTheConnection(t *testing.T) {
 	f := func(head string) {
 		t.Helper()
@@ -114,9 +122,63 @@ func TestBrokenPlainAnswerBreaksTheConnection(t *testing.T) {
 			t.Errorf("got %d %q without an error, want a broken connection", a.status, a.body)
 		}
 	}
-	f("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n")
-	f("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n")
+	f("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\n")
+	f("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n")
 	f("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 100\r\n\r\n")
+	f("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n" + strings.Repeat(" ", pieceSize))
+}
+
+// R09: an answer of JSON that breaks before anything of it was passed on becomes an error, and is not asked for again.
+func TestBrokenJSONBecomesAnError(t *testing.T) {
+	f := func(head, body, piece string, end func(net.Conn), said string) {
+		t.Helper()
+		engine := raw(t, func(c net.Conn, _ int, _ *http.Request) {
+			_, _ = io.WriteString(c, "HTTP/1.1 "+head+"\r\nContent-Type: application/json\r\n"+body+"\r\n"+piece)
+			end(c)
+		})
+		r := newRigAt(t, Options{}, engine, startEngine(t, says("nobody should ask")))
+		a := r.post(plainBody)
+		a.wantError(t, 502, "upstream_error")
+		if !strings.Contains(a.body, said) {
+			t.Errorf("got %q, want %q in it", a.body, said)
+		}
+		r.front.Close()
+		if n := r.gather()[`sluice_broken_answers_total{pool="pool",reason="broken"}`]; n != 1 {
+			t.Errorf("got %v broken answers, want 1", n)
+		}
+	}
+	const sized, chunked, closed = "Content-Length: 100\r\n", "Transfer-Encoding: chunked\r\n", "connection closed"
+	f("200 OK", sized, `{"a":`, closeConn, closed)
+	f("200 OK", chunked, "5\r\n{\"a\":", closeConn, closed)
+	f("200 OK", chunked, "5\r\n{\"a\":\r\n", closeConn, closed)
+	f("200 OK", chunked, "5\r\n{\"a\":\r\nzz\r\n", closeConn, "no valid HTTP answer")
+	f("400 Bad Request", sized, `{"error":`, closeConn, closed)
+}
+
+// What an engine sends to show that it is alive isn't held back with its answer.
+func TestSignsOfLifeAreNotHeldBack(t *testing.T) {
+	goOn := make(chan struct{})
+	r := newRig(t, Options{}, func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, "\n ")
+		_ = http.NewResponseController(w).Flush()
+		<-goOn
+		_, _ = io.WriteString(w, "{}")
+	})
+	resp, err := r.front.Client().Transport.RoundTrip(r.request(http.MethodPost, chatPath, plainBody))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	got := make([]byte, 2)
+	if _, err := io.ReadFull(resp.Body, got); err != nil || string(got) != "\n " {
+		t.Errorf("got %q and error %v, want the white space", got, err)
+	}
+	close(goOn)
+	if rest, err := io.ReadAll(resp.Body); err != nil || string(rest) != "{}" {
+		t.Errorf("got %q and error %v, want the object", rest, err)
+	}
 }
 
 // Every event is sent on as it comes, and S22: the time to the first token is taken at the first.

@@ -179,7 +179,9 @@ func (c conn) ReadFrom(r io.Reader) (int64, error) {
 }
 
 // hungUp reports whether a write failed because the other side takes nothing any longer.
-func hungUp(err error) bool { return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) }
+func hungUp(err error) bool {
+	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
+}
 
 // smallBody is the size in bytes up to which copying a body costs less than a write of its own.
 const smallBody = 4 << 10

@@ -174,8 +174,13 @@ func (a *attempt) giveUp(k cause) {
 func (a *attempt) giveUpLocked(k cause) {
 	a.why = k
 	if a.told {
-		_ = http.NewResponseController(a.c.w).SetWriteDeadline(time.Now().Add(time.Second))
+		a.boundWrites()
 	}
 	a.phase = over
 	a.cancel()
+}
+
+// boundWrites gives what may still be written to the client a second; conclude takes that back.
+func (a *attempt) boundWrites() {
+	_ = http.NewResponseController(a.c.w).SetWriteDeadline(time.Now().Add(time.Second))
 }
