@@ -124,9 +124,9 @@ func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 }
 
 // regroup tells the kinds apart: by engine and GPU label where there is a label, else by measured speed, a new kind
-// beginning where the next endpoint in order of speed is more than splitRatio slower. Endpoints with too little evidence
-// of their own form a kind with the rates of all of them together; where they are all there is, nothing has told them
-// apart, and may never: short prompts are little evidence, however many.
+// beginning where the next endpoint in order of speed is more than splitRatio slower. Endpoints with too little
+// evidence of their own form a kind with the rates of all of them together; where they are all there is, nothing has
+// told them apart, and may never: short prompts are little evidence, however many.
 func (p *Pool) regroup() {
 	p.kinds = p.kinds[:0]
 	at := make(map[string]int32)

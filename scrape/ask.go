@@ -111,24 +111,13 @@ func (c *client) askProps(ctx context.Context, f *finding) {
 	if err != nil || a.status != http.StatusOK {
 		return
 	}
-	var trained float64
-	for _, m := range f.models {
-		var listed struct {
-			Meta struct {
-				Trained float64 `json:"n_ctx_train"`
-			} `json:"meta"`
-		}
-		if json.Unmarshal(m.Raw, &listed) == nil {
-			trained = max(trained, listed.Meta.Trained)
-		}
-	}
-	f.capacity = parseProps(a.body, trained)
+	f.capacity = parseProps(a.body)
 }
 
-// parseProps is the size in tokens of llama.cpp's KV cache, NaN if its settings don't say; trained is the context that
-// its model was trained for, 0 if not known. Each slot has a part of the cache of its own, but where each has all the
-// context that the model can use, as by default, they share one.
-func parseProps(body []byte, trained float64) float64 {
+// parseProps is the size in tokens of llama.cpp's KV cache, NaN if its settings don't say: each slot has a context of its
+// own. Nothing tells where slots share one instead. The size is too large then, which costs less than one too small:
+// a prefix that is held and not believed is computed again elsewhere.
+func parseProps(body []byte) float64 {
 	var props struct {
 		Settings struct {
 			Context float64 `json:"n_ctx"`
@@ -138,10 +127,7 @@ func parseProps(body []byte, trained float64) float64 {
 	if json.Unmarshal(body, &props) != nil {
 		return math.NaN()
 	}
-	tokens := props.Settings.Context
-	if tokens != trained {
-		tokens *= max(props.Slots, 1)
-	}
+	tokens := props.Settings.Context * max(props.Slots, 1)
 	if !(tokens >= 1 && tokens <= absurd) {
 		return math.NaN()
 	}

@@ -95,11 +95,11 @@ func FuzzParseProps(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	f.Add(body, 8192.)
-	f.Add([]byte(`{"default_generation_settings":{"n_ctx":1e300},"total_slots":1e300}`), 0.)
-	f.Add([]byte(`{"default_generation_settings":null,"total_slots":-4}`), -1.)
-	f.Fuzz(func(t *testing.T, body []byte, trained float64) {
-		if tokens := parseProps(body, trained); !math.IsNaN(tokens) && !(tokens >= 1 && tokens <= absurd) {
+	f.Add(body)
+	f.Add([]byte(`{"default_generation_settings":{"n_ctx":1e300},"total_slots":1e300}`))
+	f.Add([]byte(`{"default_generation_settings":null,"total_slots":-4}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if tokens := parseProps(body); !math.IsNaN(tokens) && !(tokens >= 1 && tokens <= absurd) {
 			t.Errorf("got %v tokens of %q, want a size or NaN", tokens, body)
 		}
 	})
@@ -112,22 +112,19 @@ func TestParseProps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
-		body    string
-		trained float64
-		want    float64
+		body string
+		want float64
 	}{
-		{string(body), 8192, 4096},
-		{string(body), 0, 4096},
-		{string(body), 1024, 1024}, // the slots share it
-		{`{"default_generation_settings":{"n_ctx":2048}}`, 0, 2048},
-		{`{"default_generation_settings":{"n_ctx":0},"total_slots":4}`, 0, math.NaN()},
-		{`{"default_generation_settings":{"n_ctx":-1},"total_slots":4}`, 0, math.NaN()},
-		{`{"default_generation_settings":{"n_ctx":"2048"},"total_slots":4}`, 0, math.NaN()},
-		{`{"total_slots":4}`, 0, math.NaN()},
-		{`<html>`, 0, math.NaN()},
+		{string(body), 4096},
+		{`{"default_generation_settings":{"n_ctx":2048}}`, 2048},
+		{`{"default_generation_settings":{"n_ctx":0},"total_slots":4}`, math.NaN()},
+		{`{"default_generation_settings":{"n_ctx":-1},"total_slots":4}`, math.NaN()},
+		{`{"default_generation_settings":{"n_ctx":"2048"},"total_slots":4}`, math.NaN()},
+		{`{"total_slots":4}`, math.NaN()},
+		{`<html>`, math.NaN()},
 	} {
-		if got := parseProps([]byte(c.body), c.trained); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
-			t.Errorf("%.60s, trained for %v: got %v, want %v", c.body, c.trained, got, c.want)
+		if got := parseProps([]byte(c.body)); got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+			t.Errorf("%.60s: got %v, want %v", c.body, got, c.want)
 		}
 	}
 }

@@ -36,8 +36,8 @@ func tlsWords(err error) string {
 	return ""
 }
 
-// hungUp reports errors by which a server that takes only TLS ends a request without it: most close the connection, some
-// send an alert first, which net/http quotes. Whoever has ever answered is no such server.
+// hungUp reports errors by which a server that takes only TLS ends a request without it: most close the connection,
+// some send an alert first, which net/http quotes. Whoever has ever answered is no such server.
 func (c *client) hungUp(err error) bool {
 	const alert = `\x15\x03`
 	if c.endpoint.TLS != nil || c.spoke.Load() {
