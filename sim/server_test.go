@@ -9,6 +9,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"regexp"
 	"slices"
@@ -513,4 +514,27 @@ func (b *bench) replay(requests []Request) []float64 {
 	}
 	wait.Wait()
 	return out
+}
+
+// No body makes a server fall over, and all are answered.
+func FuzzBody(f *testing.F) {
+	for _, body := range []string{`{"messages":[{"role":"user","content":[{"type":"text","text":"x"},{"type":"image_url","image_url":{"url":"u"}}]}]}`,
+		`{"prompt":[1,2,3],"max_tokens":3}`, `{"prompt":[[1],[2]]}`, `{"prompt":["a",1]}`, `{"input":[{"role":"system","content":null}]}`, `{"input":"x","n":2}`,
+		`{"prompt":"x","min_tokens":-1,"max_tokens":-1}`, `{"messages":[{}],"tools":[1],"stream":true}`, `{"dimensions":3,"input":["a"]}`} {
+		f.Add(body)
+	}
+	s, err := NewServer(ServerOptions{Engine: EngineConfig{Profile: profile(f, "l8-h100")}, Model: "m", Speed: 10000, MaxModelLen: 256})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(s.Close)
+	f.Fuzz(func(t *testing.T, body string) {
+		for _, path := range []string{"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize", "/detokenize"} {
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequest(http.MethodPost, path, strings.NewReader(body)))
+			if w.Body.Len() == 0 || w.Code != 200 && w.Code != 400 && w.Code != 404 {
+				t.Errorf("%s: got status %d and %q", path, w.Code, w.Body)
+			}
+		}
+	})
 }
