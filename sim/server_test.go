@@ -462,6 +462,7 @@ func TestServerAgreesWithWorld(t *testing.T) {
 			b := newBench(t, ServerOptions{Engine: cfg, Model: "m", Seed: 1, MaxModelLen: 26000})
 			defer b.close()
 			got = b.replay(requests)
+			b.agreesWithPage(got, requests)
 		})
 		if len(got) != len(wanted) {
 			t.Fatalf("%s: got %d answers, want %d", name, len(got), len(wanted))
@@ -476,6 +477,57 @@ func TestServerAgreesWithWorld(t *testing.T) {
 			}
 		}
 	}
+}
+
+// agreesWithPage compares the metrics page with what the clients saw.
+func (b *bench) agreesWithPage(ttft []float64, requests []Request) {
+	b.t.Helper()
+	sum, prompt, output := 0., 0., 0.
+	for _, t := range ttft {
+		sum += t
+	}
+	for _, r := range requests {
+		prompt += float64(r.PromptTokens())
+		output += float64(r.Output)
+	}
+	const labels = `{engine="0",model_name="m"}`
+	for series, want := range map[string]float64{"time_to_first_token_seconds_sum": sum, "inter_token_latency_seconds_count": output - float64(len(requests)),
+		"generation_tokens_total": output, "prompt_tokens_total": prompt, "request_prefill_kv_computed_tokens_sum": prompt, "e2e_request_latency_seconds_count": float64(len(requests)),
+		"num_requests_running": 0, "kv_cache_usage_perc": 0} {
+		if got := b.value("vllm:" + series + labels); math.Abs(got-want) > .001*want {
+			b.t.Errorf("%s: got %v, want %v", series, got, want)
+		}
+	}
+}
+
+// Adapters that run and wait are on the page, with the sets of before; a later set has a later time. One that finds no slot is deferred.
+func TestAdaptersOnThePage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := small(t)
+		o.Adapters, o.Engine.AdapterSlots = []string{"a", "b"}, 1
+		b := newBench(t, o)
+		defer b.close()
+		var wait sync.WaitGroup
+		for _, model := range []string{"a", "b"} {
+			wait.Go(func() {
+				b.get("/v1/completions", `{"model":"`+model+`","prompt":"x","max_tokens":100,"ignore_eos":true}`)
+			})
+			synctest.Wait()
+		}
+		time.Sleep(100 * time.Millisecond)
+		if got := b.value(`vllm:num_requests_waiting_by_reason{engine="0",model_name="tiny",reason="deferred"}`); got != 1 {
+			t.Errorf("got %v deferred, want 1", got)
+		}
+		wait.Wait()
+		last := 0.
+		for _, set := range [][2]string{{"a", "b"}, {"b", ""}, {"", ""}} {
+			at := b.value(`vllm:lora_requests_info{max_lora="1",running_lora_adapters="` + set[0] + `",waiting_lora_adapters="` + set[1] + `"}`)
+			if at <= last {
+				t.Errorf("running %q, waiting %q: got time %f, want one after %f", set[0], set[1], at, last)
+			}
+			last = at
+		}
+	})
 }
 
 // replay sends requests at their times, as lists of tokens that nobody shares, and returns the times to first token.
