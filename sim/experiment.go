@@ -12,7 +12,8 @@ import (
 const (
 	// runFor is how long requests arrive, and warmUp the beginning of it that does not count.
 	runFor, warmUp = 180 * time.Second, 20 * time.Second
-	// drainFor is how long a run goes on for requests to finish; what arrives meanwhile, as conversations go on, does not count.
+	// drainFor is how long a run goes on for requests to finish; what arrives meanwhile, as conversations go on, does
+	// not count.
 	drainFor = 60 * time.Second
 )
 
@@ -62,7 +63,8 @@ type Experiment struct {
 	Progress func(done, of int)
 }
 
-// Run makes all runs and returns their table. When the context ends first it returns its error, after the runs under way.
+// Run makes all runs and returns their table. When the context ends first it returns its error, after the runs under
+// way.
 func (e Experiment) Run(ctx context.Context) (*Table, error) {
 	if e.Policies == nil {
 		e.Policies = PoliciesA()

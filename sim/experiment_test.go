@@ -23,8 +23,8 @@ func table(t *testing.T, e Experiment) *Table {
 	return table
 }
 
-// Experiment A in short: in every row the default profile is about as good as knowing everything, and better than round robin, least requests and
-// weights where those differ; without labels as with them.
+// Experiment A in short: in every row the default profile is about as good as knowing everything, and better than round
+// robin, least requests and weights where those differ; without labels as with them.
 func TestLatencyIsAsGoodAsKnowingAll(t *testing.T) {
 	rows := map[bool][]Row{false: RowsA(), true: RowsA()[:3]} // the others have one kind of GPU, labelled or not
 	length := 90 * time.Second
@@ -54,7 +54,8 @@ func tiny() Row {
 		Requests: Mix{Rate: Steady(2.4), Prompt: Length{600, .5}, Output: Length{50, .5}, Prefixes: 2, PrefixTokens: 512}.Generate}
 }
 
-// A table is the same to the last digit, whatever it is printed like and however many runs there are at a time; its progress counts every run.
+// A table is the same to the last digit, whatever it is printed like and however many runs there are at a time; its
+// progress counts every run.
 func TestTable(t *testing.T) {
 	e := Experiment{Rows: []Row{tiny()}, Policies: []Policy{RoundRobin(), LeastRequests(), Greedy()}, Seeds: 3, Workers: 1}
 	const want = `tiny  two A10G

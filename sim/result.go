@@ -10,9 +10,11 @@ import (
 type Result struct {
 	counted []outcome
 	ttft    []float64
-	// Unfinished requests had arrived and not ended when the world did; Failed ones broke after their first byte or found no endpoint.
+	// Unfinished requests had arrived and not ended when the world did; Failed ones broke after their first byte or
+	// found no endpoint.
 	Unfinished, Failed int
-	// Moved is how often a request without a byte went to another endpoint, Preemptions how often an engine took blocks away; both of all requests.
+	// Moved is how often a request without a byte went to another endpoint, Preemptions how often an engine took blocks
+	// away; both of all requests.
 	Moved, Preemptions int
 	// Served is how many requests each endpoint began to answer.
 	Served []int
@@ -77,7 +79,8 @@ func (r *Result) sort() {
 // Counted is how many requests the figures are of.
 func (r *Result) Counted() int { return len(r.counted) }
 
-// Quantile is the time to first token in seconds below which the share q of all counted requests stay; infinite when that many never had one.
+// Quantile is the time to first token in seconds below which the share q of all counted requests stay; infinite when
+// that many never had one.
 func (r *Result) Quantile(q float64) float64 {
 	return quantile(r.ttft, q)
 }
@@ -96,7 +99,8 @@ func quantile(sorted []float64, q float64) float64 {
 	return sorted[i] + part*(sorted[i+1]-sorted[i])
 }
 
-// Mean is the mean time to first token in seconds; a request without one counts with how long it had waited, so that it is a lower bound.
+// Mean is the mean time to first token in seconds; a request without one counts with how long it had waited, so that it
+// is a lower bound.
 func (r *Result) Mean() float64 {
 	sum := 0.
 	for _, o := range r.counted {
@@ -117,7 +121,8 @@ func (r *Result) MeanTPOT() float64 {
 	return sum / float64(n)
 }
 
-// Good is the share of counted requests whose time to first token and between tokens stay within the limits, in seconds.
+// Good is the share of counted requests whose time to first token and between tokens stay within the limits, in
+// seconds.
 func (r *Result) Good(ttft, tpot float64) float64 {
 	n := 0
 	for _, o := range r.counted {
@@ -131,7 +136,8 @@ func (r *Result) Good(ttft, tpot float64) float64 {
 // HitRate is the share of prompt tokens that were found in a cache.
 func (r *Result) HitRate() float64 { return r.CachedTokens / max(r.PromptTokens, 1) }
 
-// TokensPerSecond is what finished requests were answered, from the first arrival that counts to the last end: under overload less than what was asked.
+// TokensPerSecond is what finished requests were answered, from the first arrival that counts to the last end: under
+// overload less than what was asked.
 func (r *Result) TokensPerSecond() float64 { return r.OutputTokens / (r.to - r.from).Seconds() }
 
 // Lost is the share of counted requests that failed or did not finish.
@@ -154,12 +160,14 @@ const (
 	measures
 )
 
-// figures are what one run comes to. A quantile beyond the answered requests counts those without an answer by how long they have waited.
+// figures are what one run comes to. A quantile beyond the answered requests counts those without an answer by how long
+// they have waited.
 type figures struct {
 	of [measures]float64
 	// open says that a request without a first token had waited for less than the figure, which is so a lower bound.
 	open [measures]bool
-	// curve is the time to first token of each share of the requests in steps of 1/(curvePoints-1); infinite where there was none.
+	// curve is the time to first token of each share of the requests in steps of 1/(curvePoints-1); infinite where
+	// there was none.
 	curve []float64
 }
 

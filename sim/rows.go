@@ -52,8 +52,8 @@ func uniform(rate float64) func(uint64, time.Duration) []Request {
 	return Mix{Rate: Steady(rate), Prompt: Length{600, .6}, Output: Length{200, .6}}.Generate
 }
 
-// RowsB lists conversations and agents, after experiment B: traffic that lives by finding its beginnings again, up to where caches
-// hardly hold what is in use.
+// RowsB lists conversations and agents, after experiment B: traffic that lives by finding its beginnings again, up to
+// where caches hardly hold what is in use.
 func RowsB() []Row {
 	eight := engines("q32-h100x2", 8)
 	var rows []Row
@@ -112,8 +112,8 @@ func ParseFleet(text string) ([]EngineConfig, error) {
 	return out, nil
 }
 
-// WorkloadRow is one kind of traffic at a rate per second, of requests or (chat, agents) of sessions, on a fleet. Rate 0 and a nil fleet mean the row
-// of experiment A or B that has this traffic.
+// WorkloadRow is one kind of traffic at a rate per second, of requests or (chat, agents) of sessions, on a fleet. Rate
+// 0 and a nil fleet mean the row of experiment A or B that has this traffic.
 func WorkloadRow(kind string, rate float64, fleet []EngineConfig) (Row, error) {
 	if !(rate >= 0) || math.IsInf(rate, 1) {
 		return Row{}, fmt.Errorf("cannot make workload %q: rate %v is not a number above 0", kind, rate)
@@ -149,8 +149,8 @@ func WorkloadRow(kind string, rate float64, fleet []EngineConfig) (Row, error) {
 	return Row{ID: kind, Name: fmt.Sprintf("%s, %s, %g/s", fleetName(fleet), kind, rate), Engines: fleet, Requests: draw(rate)}, nil
 }
 
-// TraceRow is a recorded workload, as ReadTrace reads it, on a fleet: from its first request on, speed times as fast. Seeds differ only in what the
-// trace leaves open.
+// TraceRow is a recorded workload, as ReadTrace reads it, on a fleet: from its first request on, speed times as fast.
+// Seeds differ only in what the trace leaves open.
 func TraceRow(name string, text []byte, speed float64, fleet []EngineConfig) (Row, error) {
 	requests, err := ReadTrace(bytes.NewReader(text), speed, 1)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"math"
 )
 
-// Interval is a mean with the bounds of its 95 % confidence interval. Seeds are independent repetitions, so it is Student's t over one value a seed. Of a
-// single seed the bounds are NaN.
+// Interval is a mean with the bounds of its 95 % confidence interval. Seeds are independent repetitions, so it is
+// Student's t over one value a seed. Of a single seed the bounds are NaN.
 type Interval struct {
 	Mean, Low, High float64
 }
@@ -43,8 +43,8 @@ func interval(values []float64) Interval {
 	return Interval{mean, mean - half, mean + half}
 }
 
-// ratio compares pairs of positive values: the geometric mean of a/b, from the differences of logarithms, so that a/b and b/a say the same and
-// the rare long tail of one seed does not hide the others.
+// ratio compares pairs of positive values: the geometric mean of a/b, from the differences of logarithms, so that a/b
+// and b/a say the same and the rare long tail of one seed does not hide the others.
 func ratio(a, b []float64) Interval {
 	logs := make([]float64, len(a))
 	for i := range a {

@@ -31,10 +31,11 @@ type Line struct {
 type Cell struct {
 	Policy  string
 	Figures [measures]Interval
-	// AtLeast says that a figure is a lower bound: in some seed, requests that never had a first token had waited for less.
+	// AtLeast says that a figure is a lower bound: in some seed, requests that never had a first token had waited for
+	// less.
 	AtLeast [measures]bool
-	// Curve is the mean over seeds of the time to first token in seconds that each share of the requests stays below, in equal steps from 0 to 1;
-	// infinite where some seed had no answer.
+	// Curve is the mean over seeds of the time to first token in seconds that each share of the requests stays below,
+	// in equal steps from 0 to 1; infinite where some seed had no answer.
 	Curve []float64
 }
 
@@ -43,21 +44,24 @@ type Pair struct {
 	Policy, To string
 	// Ratios are the policy's figure over the other's: mean, P50, P95 and P99. Below 1 is faster.
 	Ratios [P99 + 1]Interval
-	// Unknown says that the policy's figure is a lower bound, and not above the other's or the other's is a lower bound too.
+	// Unknown says that the policy's figure is a lower bound, and not above the other's or the other's is a lower bound
+	// too.
 	Unknown [P99 + 1]bool
 }
 
 // Verdict is what a row says about the default profile.
 type Verdict struct {
 	Text string `json:"text"`
-	// Failed are the goals it misses: to be no worse than another policy where they differ by more than noise, and near the all-knowing greedy.
+	// Failed are the goals it misses: to be no worse than another policy where they differ by more than noise, and near
+	// the all-knowing greedy.
 	Failed []string `json:"failed,omitempty"`
 }
 
 const (
 	// noise is the difference that counts as none, however sure it is.
 	noise = .03
-	// nearGreedy is how much worse than the all-knowing greedy one gateway may be at P50 and P95, nearGreedyReplicas several that share nothing.
+	// nearGreedy is how much worse than the all-knowing greedy one gateway may be at P50 and P95, nearGreedyReplicas
+	// several that share nothing.
 	nearGreedy, nearGreedyReplicas = .15, .20
 )
 
@@ -212,8 +216,8 @@ func measureNames() [measures]string {
 	return [measures]string{"mean", "P50", "P95", "P99", "TPOT", "tokens/s", "hits", "lost"}
 }
 
-// String prints the table for people: times to first token and between tokens in seconds with the half-width of their interval, then how the
-// default profile compares with each other policy.
+// String prints the table for people: times to first token and between tokens in seconds with the half-width of their
+// interval, then how the default profile compares with each other policy.
 func (t *Table) String() string {
 	var b strings.Builder
 	for _, l := range t.Rows {

@@ -25,10 +25,11 @@ const (
 	maxTraceMS     = 1 << 40
 )
 
-// ReadTrace reads a trace: of Mooncake (FAST'25) where it begins with a brace, else of the Azure LLM inference data set. Mooncake's is a line of JSON for
-// each request, with its time in milliseconds, its lengths in tokens and the ids of its 512-token blocks. Azure's is a CSV file with the columns
-// TIMESTAMP, ContextTokens and GeneratedTokens: nothing is known of what its prompts share, so nothing is shared. Requests come in order of arrival; speed
-// makes the times run that many times as fast. The seed decides where in Mooncake's coarse ticks a request arrives.
+// ReadTrace reads a trace: of Mooncake (FAST'25) where it begins with a brace, else of the Azure LLM inference data
+// set. Mooncake's is a line of JSON for each request, with its time in milliseconds, its lengths in tokens and the ids
+// of its 512-token blocks. Azure's is a CSV file with the columns TIMESTAMP, ContextTokens and GeneratedTokens: nothing
+// is known of what its prompts share, so nothing is shared. Requests come in order of arrival; speed makes the times
+// run that many times as fast. The seed decides where in Mooncake's coarse ticks a request arrives.
 func ReadTrace(r io.Reader, speed float64, seed uint64) ([]Request, error) {
 	if !(speed > 0) || math.IsInf(speed, 1) {
 		return nil, fmt.Errorf("cannot read trace: speed %v is not above 0", speed)

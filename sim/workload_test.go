@@ -68,7 +68,8 @@ func TestLengthHasItsMean(t *testing.T) {
 	}
 }
 
-// Requests share exactly the blocks of what they share, and a conversation's next prompt begins with its last one and the answer.
+// Requests share exactly the blocks of what they share, and a conversation's next prompt begins with its last one and
+// the answer.
 func TestHashesAreShared(t *testing.T) {
 	shared := func(a, b []uint64) int {
 		n := 0
@@ -115,7 +116,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// The columns of an Azure trace are found by their names, its times count from the first, and nothing is shared between its prompts.
+// The columns of an Azure trace are found by their names, its times count from the first, and nothing is shared between
+// its prompts.
 func TestAzureTrace(t *testing.T) {
 	const text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.6805900,374,44\r\n2023-11-16 18:15:50.9951690,396,0\r\n"
 	got, err := ReadTrace(strings.NewReader(text), 2, 1)

@@ -20,12 +20,14 @@ type Options struct {
 	Policy Policy
 	// Replicas is how many gateways, that share nothing, take turns at random; 0 means 1.
 	Replicas int
-	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at random.
+	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at
+	// random.
 	Scrape time.Duration
-	// Wire is the mean of the exponentially distributed delay with which a gateway hears of tokens. It doesn't count in times to first token.
+	// Wire is the mean of the exponentially distributed delay with which a gateway hears of tokens. It doesn't count in
+	// times to first token.
 	Wire time.Duration
-	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. Arrivals end with the workload; the world goes on
-	// until all are finished or End.
+	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. Arrivals end
+	// with the workload; the world goes on until all are finished or End.
 	Warm, Until, End time.Duration
 	// Faults happen to engines.
 	Faults []Fault

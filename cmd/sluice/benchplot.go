@@ -46,7 +46,8 @@ func writePlot(path string, t *sim.Table) error {
 	return os.WriteFile(path, page, 0o644)
 }
 
-// plotTable writes markup by hand: a template engine would keep the linker from leaving out what the gateway never calls, which is 8 MB.
+// plotTable writes markup by hand: a template engine would keep the linker from leaving out what the gateway never
+// calls, which is 8 MB.
 func plotTable(t *sim.Table) ([]byte, error) {
 	b := bytes.NewBufferString(plotHead)
 	fmt.Fprintf(b, `<p>%s. Bars are means over seeds, whiskers their 95 %% intervals; curves are the means over seeds of each share's time.
@@ -75,7 +76,8 @@ Times are on logarithmic axes. A curve that ends below 1 is of a policy that lef
 	return b.Bytes(), nil
 }
 
-// plotColor is the color of the policy in a place: those of Okabe and Ito, which people who see few colors can tell apart.
+// plotColor is the color of the policy in a place: those of Okabe and Ito, which people who see few colors can tell
+// apart.
 func plotColor(i int) color.Color {
 	colors := [...]color.RGBA{{0x99, 0x99, 0x99, 255}, {0xe6, 0x9f, 0x00, 255}, {0x56, 0xb4, 0xe9, 255}, {0x00, 0x72, 0xb2, 255}, {0x00, 0x9e, 0x73, 255}}
 	return colors[i%len(colors)]
@@ -169,7 +171,8 @@ type whiskers struct {
 
 func (w *whiskers) YError(i int) (low, high float64) { return w.errors[i].Low, w.errors[i].High }
 
-// clampedLog is a logarithmic scale on which what is below its beginning, such as the foot of a bar, is at its beginning.
+// clampedLog is a logarithmic scale on which what is below its beginning, such as the foot of a bar, is at its
+// beginning.
 type clampedLog struct{}
 
 func (clampedLog) Normalize(low, high, x float64) float64 {
