@@ -114,9 +114,9 @@ func (c *client) askProps(ctx context.Context, f *finding) {
 	f.capacity = parseProps(a.body)
 }
 
-// parseProps is the size in tokens of llama.cpp's KV cache, NaN if its settings don't say: each slot has a context of its
-// own. Nothing tells where slots share one instead. The size is too large then, which costs less than one too small:
-// a prefix that is held and not believed is computed again elsewhere.
+// parseProps is the size in tokens of llama.cpp's KV cache, NaN if its settings don't say: each slot has a context of
+// its own. Nothing tells where slots share one instead. The size is too large then, which costs less than one too
+// small: a prefix that is held and not believed is computed again elsewhere.
 func parseProps(body []byte) float64 {
 	var props struct {
 		Settings struct {

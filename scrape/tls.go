@@ -39,11 +39,19 @@ func tlsWords(err error) string {
 // hungUp reports errors by which a server that takes only TLS ends a request without it: most close the connection,
 // some send an alert first, which net/http quotes. Whoever has ever answered is no such server.
 func (c *client) hungUp(err error) bool {
-	const alert = `\x15\x03`
+	const (
+		alert   = `\x15\x03`
+		noHTTP2 = "http2: client conn could not be established" // what a request that waited for the connection is told
+	)
 	if c.endpoint.TLS != nil || c.spoke.Load() {
 		return false
 	}
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || strings.Contains(err.Error(), alert)
+	for _, words := range []string{alert, noHTTP2} {
+		if strings.Contains(err.Error(), words) {
+			return true
+		}
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // statusWords names a status that is of no use; servers that take only TLS tell a client without it 400.
