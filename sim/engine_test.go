@@ -118,7 +118,11 @@ func TestPrefixCache(t *testing.T) {
 // The engine keeps its books through a random history of everything that can happen to it, with a cache that is too small; every sequence that is
 // left alone gets all its tokens.
 func TestRandomHistories(t *testing.T) {
-	for seed := range uint64(30) {
+	seeds := uint64(30)
+	if underRace {
+		seeds = 10
+	}
+	for seed := range seeds {
 		rng := rand.New(rand.NewPCG(seed, 0))
 		e := NewEngine(EngineConfig{Profile: profile(t, "l8-a10g"), KVTokens: 3000, MaxSeqs: 12, Budget: 256, AdapterSlots: 2, AdapterLoad: time.Millisecond})
 		open, finished, first := make(map[*Seq]bool), 0, make(map[*Seq]bool)

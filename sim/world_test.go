@@ -14,7 +14,7 @@ func summary(r *Result) string {
 
 // The same options give the same result to the last digit, with every policy, several replicas and faults; another seed gives another.
 func TestWorldsRepeat(t *testing.T) {
-	requests := Mix{Rate: Steady(30), CV: 2, Prompt: Length{600, .8}, Output: Length{100, .8}, Prefixes: 5, PrefixTokens: 500, Adapters: []string{"a", "b", "c"}}.Generate(1, 20*time.Second)
+	requests := Mix{Rate: Steady(30), CV: 2, Prompt: Length{600, .8}, Output: Length{100, .8}, Prefixes: 5, PrefixTokens: 500, Adapters: []string{"a", "b", "c"}}.Generate(1, 12*time.Second)
 	fleet := append(engines("l8-h100", 2), engines("l8-a10g", 2)...)
 	for i := range fleet {
 		fleet[i].AdapterSlots, fleet[i].AdapterLoad = 2, 30*time.Millisecond

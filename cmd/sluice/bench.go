@@ -32,8 +32,9 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure how good the decisions are, against other policies on simulated engines",
-		Long: `Measure how good the decisions are: the gateway's own code decides for simulated engines, beside round robin, least requests, tuned
-weights, and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so small differences show.
+		Long: `Measure how good the decisions are: the gateway's own code decides for simulated engines, beside round robin, least requests,
+the reference's weights, and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so that
+small differences show.
 
 Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats; --workload and --trace make others. The same
 command gives the same figures on any number of cores.`,
