@@ -177,14 +177,24 @@ func (p *Pool) regroup() {
 }
 
 // placeUnknown puts endpoints without evidence under name: with the one kind that was measured, or in a kind of their
-// own that starts from everyone's evidence.
+// own that starts from the measured endpoints' mean.
 func (p *Pool) placeUnknown(unknown []*endpoint, name string, place func(string, *endpoint)) {
 	if len(unknown) == 0 {
 		return
 	}
 	var all kind
+	seconds, n := 0., 0.
 	for k := range p.kinds {
 		all.add(&p.kinds[k].total, 1)
+	}
+	for _, ep := range p.rows {
+		if ep.speed.prefillTokens >= splitEvidence {
+			seconds += ep.speed.prefillSeconds / ep.speed.prefillTokens
+			n++
+		}
+	}
+	if n > 0 { // each endpoint counts the same: by tokens, the fast ones would speak for the slow ones, which would then drown
+		all.total.prefillSeconds = all.total.prefillTokens * seconds / n
 	}
 	for _, ep := range unknown {
 		place(name, ep)

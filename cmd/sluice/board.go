@@ -120,13 +120,25 @@ func (b *board) summary(start, now time.Time, final bool) summary {
 	return s
 }
 
-// table is the summaries side by side, a line each under a heading.
-func table(names []string, sides []summary) []string {
-	rows := [][]string{{"", "TTFT P50", "P95", "P99", "tokens/s", "cache hits", "done", "running", "no token yet", "failed"}}
+// table is the summaries side by side, a line each under a heading, with as many columns as fit the width; 0 means all.
+func table(names []string, sides []summary, width int) []string {
+	rows := [][]string{{"", "TTFT P50", "P95", "P99", "failed", "cut", "tokens/s", "cache hits", "done", "running", "no token yet"}}
 	for i, s := range sides {
-		rows = append(rows, []string{names[i], seconds(s.p50), seconds(s.p95), seconds(s.p99), fmt.Sprintf("%.0f", s.tokensPerSecond), percent(s.hits),
-			fmt.Sprint(s.done), fmt.Sprint(s.running), fmt.Sprint(s.waiting), fmt.Sprint(s.failed + s.broken)})
+		rows = append(rows, []string{names[i], seconds(s.p50), seconds(s.p95), seconds(s.p99), fmt.Sprint(s.failed), fmt.Sprint(s.broken),
+			fmt.Sprintf("%.0f", s.tokensPerSecond), percent(s.hits), fmt.Sprint(s.done), fmt.Sprint(s.running), fmt.Sprint(s.waiting)})
 	}
+	lines := aligned(rows)
+	for width > 0 && len([]rune(lines[0])) >= width && len(rows[0]) > 4 {
+		for i, r := range rows {
+			rows[i] = r[:len(r)-1]
+		}
+		lines = aligned(rows)
+	}
+	return lines
+}
+
+// aligned sets rows in columns: the first to the left, the others to the right.
+func aligned(rows [][]string) []string {
 	width := make([]int, len(rows[0]))
 	for _, r := range rows {
 		for k, cell := range r {

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -68,6 +70,8 @@ const (
 	demoModel = "llama-3.1-8b"
 	// longest is how long traffic is made for without --for.
 	longest = 2 * time.Hour
+	// mostLoad is where a machine of any size stops to keep up with its own simulated fleets.
+	mostLoad = 20
 	// readyWithin is how long the fleets may take to be found.
 	readyWithin = 15 * time.Second
 )
@@ -78,6 +82,8 @@ type side struct {
 	farm    *sim.Farm
 	gateway *server
 	board   *board
+	// moved are the addresses that were taken, so that free ones stand in.
+	moved []string
 }
 
 // demo runs until ctx ends or the time is up.
@@ -86,8 +92,8 @@ func demo(ctx context.Context, o *demoOptions, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.length < 0 || !(o.load > 0) {
-		return errors.New("cannot play for less than no time, or with no load: --for and --load are positive")
+	if o.length < 0 || !(o.load > 0 && o.load <= mostLoad) {
+		return fmt.Errorf("cannot play: --for must not be negative, and --load must be more than 0 and at most %d", mostLoad)
 	}
 	origin := time.Now()
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx)) // ends gateways and fleets, after the traffic
@@ -135,10 +141,11 @@ func (s *side) start(ctx context.Context, scene scenario, o *demoOptions, profil
 		addresses = append(addresses, m.Address)
 	}
 	listen := o.listen
+	admin := "127.0.0.1:8081"
 	if s.name != "sluice" {
-		listen = "127.0.0.1:0"
+		listen, admin = "127.0.0.1:0", "127.0.0.1:0"
 	}
-	args := []string{"--endpoint", demoModel + "=" + strings.Join(addresses, ","), "--profile", profile, "--listen", listen, "--admin", "127.0.0.1:0"}
+	args := []string{"--endpoint", demoModel + "=" + strings.Join(addresses, ","), "--profile", profile, "--listen", listen, "--admin", admin}
 	flags, so := pflag.NewFlagSet("serve", pflag.ContinueOnError), &serveOptions{}
 	serveFlags(flags, so)
 	if err := flags.Parse(args); err != nil {
@@ -147,14 +154,26 @@ func (s *side) start(ctx context.Context, scene scenario, o *demoOptions, profil
 	if s.gateway, err = newServer(ctx, so, slog.New(slog.DiscardHandler), origin); err != nil {
 		return err
 	}
-	if err = s.gateway.listen(); err != nil && listen == o.listen {
-		so.listen = "127.0.0.1:0"
+	return s.listen()
+}
+
+// listen opens the gateway's listeners, on free ports where those wanted are taken.
+func (s *side) listen() error {
+	so := s.gateway.o
+	err := s.gateway.listen()
+	for _, address := range []*string{&so.listen, &so.admin} {
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+		if taken, bad := net.Listen("tcp", *address); bad == nil {
+			_ = taken.Close() // it is the other one that is taken
+			continue
+		}
+		s.moved = append(s.moved, *address)
+		*address = "127.0.0.1:0"
 		err = s.gateway.listen()
 	}
-	if err != nil {
-		return err
-	}
-	return nil
+	return err
 }
 
 // ready waits until both gateways know all their endpoints.
@@ -190,6 +209,9 @@ func greet(out io.Writer, scene scenario, sides []*side, o *demoOptions) {
 	address, admin := "http://"+sides[0].gateway.public.Addr().String(), sides[0].gateway.private.Addr().String()
 	fmt.Fprintf(out, "Scenario %s: %s.\n", scene.name, scene.says)
 	fmt.Fprintf(out, "Two fleets of %d simulated GPUs, the same traffic to both: one behind sluice, its twin behind round robin.\n\n", len(scene.engines))
+	for _, taken := range sides[0].moved {
+		fmt.Fprintf(out, "%s is taken by someone else, so a free port stands in.\n", taken)
+	}
 	fmt.Fprintf(out, "The gateway is at %s. Ask it something, in another terminal:\n\n", address)
 	fmt.Fprintf(out, `  curl %s/v1/chat/completions -H 'content-type: application/json' \
     -d '{"model":"%s","messages":[{"role":"user","content":"Hello"}],"max_tokens":32}'
@@ -202,11 +224,19 @@ for chunk in client.chat.completions.create(model="%s", stream=True, max_tokens=
 print()'
 
 `, address, demoModel, address, demoModel)
-	fmt.Fprintf(out, "Why did it go there?  sluice explain --admin %s\n", admin)
+	fmt.Fprintf(out, "Why did it go there?  %s explain --admin %s\n", invocation(), admin)
 	fmt.Fprintf(out, "The fleet as a page:  http://%s/console\n\n", admin)
 	if o.open {
 		browse(out, "http://"+admin+"/console")
 	}
+}
+
+// invocation is how the user started the program, as far as it can be typed again.
+func invocation() string {
+	if strings.Contains(os.Args[0], "go-build") {
+		return "go run ./cmd/sluice"
+	}
+	return os.Args[0]
 }
 
 // browse opens a page in the user's browser, or says that it cannot.
@@ -240,16 +270,18 @@ func play(ctx context.Context, out io.Writer, scene scenario, sides []*side, o *
 			ended <- struct{}{}
 		}()
 	}
+	news := make(chan string, 4)
 	if scene.faults {
-		go breakThings(ctx, sides, o.length)
+		go breakThings(ctx, sides, o.length, news)
 	}
-	watch(ctx, out, sides, start)
+	watch(ctx, out, sides, start, news)
 	final := figures(sides, start, time.Now(), true)
 	for range sides {
 		<-ended
 	}
-	fmt.Fprintf(out, "\nAfter %.0f s; requests without a first token count with the time they have waited, failed ones as never:\n\n", time.Since(start).Seconds())
-	for _, line := range table(names(sides), final) {
+	fmt.Fprintf(out, "\nAfter %.0f s; requests without a token yet count with the time they have waited, failed ones as never; tokens/s over the whole time:\n\n",
+		time.Since(start).Seconds())
+	for _, line := range table(names(sides), final, columns(out)) {
 		fmt.Fprintln(out, line)
 	}
 	_, err := fmt.Fprintln(out, "\n"+verdict(names(sides), final))
@@ -274,7 +306,9 @@ func (s *side) send(ctx context.Context, start time.Time, requests []sim.Request
 }
 
 // breakThings lets a server die after a third of the time and another freeze after two thirds; without a limit, after 20 and 40 seconds.
-func breakThings(ctx context.Context, sides []*side, length time.Duration) {
+func breakThings(ctx context.Context, sides []*side, length time.Duration, news chan<- string) {
+	says := []string{"the first server of each fleet dies: its connections break, and new ones are refused",
+		"the second server of each fleet freezes: it takes connections and answers nothing"}
 	third := length / 3
 	if third == 0 {
 		third = 20 * time.Second
@@ -288,14 +322,15 @@ func breakThings(ctx context.Context, sides []*side, length time.Duration) {
 		for _, s := range sides {
 			fault(s.farm.Members[k])
 		}
+		news <- says[k]
 	}
 }
 
 // watch shows the figures as they develop until ctx ends: in place on a terminal, else a block every five seconds.
-func watch(ctx context.Context, out io.Writer, sides []*side, start time.Time) {
-	every, live := 5*time.Second, false
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		every, live = 500*time.Millisecond, true
+func watch(ctx context.Context, out io.Writer, sides []*side, start time.Time, news <-chan string) {
+	every, live := 5*time.Second, columns(out) > 0
+	if live {
+		every = 500 * time.Millisecond
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -304,15 +339,31 @@ func watch(ctx context.Context, out io.Writer, sides []*side, start time.Time) {
 		select {
 		case <-ctx.Done():
 			return
+		case said := <-news:
+			fmt.Fprintf(out, "%.0f s: %s\n", time.Since(start).Seconds(), said)
+			lines = 0 // what stands above stays
 		case now := <-tick.C:
 			if live && lines > 0 {
 				fmt.Fprintf(out, "\x1b[%dA\x1b[J", lines)
 			}
-			block := append([]string{fmt.Sprintf("%.0f s", now.Sub(start).Seconds())}, table(names(sides), figures(sides, start, now, false))...)
+			block := append([]string{fmt.Sprintf("%.0f s", now.Sub(start).Seconds())}, table(names(sides), figures(sides, start, now, false), columns(out))...)
 			fmt.Fprintln(out, strings.Join(block, "\n"))
 			lines = len(block)
 		}
 	}
+}
+
+// columns is the width of the terminal that out is, 0 if it is none.
+func columns(out io.Writer) int {
+	f, ok := out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil {
+		return 80
+	}
+	return width
 }
 
 func figures(sides []*side, start, now time.Time, final bool) []summary {

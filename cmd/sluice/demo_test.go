@@ -30,7 +30,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"sluice", "round robin"} {
-		row := regexp.MustCompile(`(?m)^`+name+` +\d[\d.]* m?s +\S+ \S+ +\S+ \S+ +(\d+) +\d+ % +(\d+) +\d+ +\d+ +0$`).FindAllStringSubmatch(text, -1)
+		row := regexp.MustCompile(`(?m)^`+name+` +\d[\d.]* m?s +\S+ \S+ +\S+ \S+ +0 +0 +(\d+) +\d+ % +(\d+) +\d+ +\d+$`).FindAllStringSubmatch(text, -1)
 		if len(row) == 0 || row[len(row)-1][1] == "0" || row[len(row)-1][2] == "0" {
 			t.Errorf("got rows %v of %s, want tokens and finished requests, and none failed; output:\n%s", row, name, text)
 		}
@@ -78,7 +78,13 @@ func TestBoard(t *testing.T) {
 	if got := b.summary(start, at(8), true); got.tokensPerSecond != 10 {
 		t.Errorf("got %v tokens a second at the end, want them over the whole time", got.tokensPerSecond)
 	}
-	lines := table([]string{"a", "bb"}, []summary{got, {p50: math.NaN(), hits: math.NaN()}})
+	both := []summary{got, {p50: math.NaN(), hits: math.NaN()}}
+	for _, line := range table([]string{"a", "bb"}, both, 60) {
+		if n := len([]rune(line)); n >= 60 || n < 40 {
+			t.Errorf("got a line of %d characters, want as many columns as fit 60: %q", n, line)
+		}
+	}
+	lines := table([]string{"a", "bb"}, both, 0)
 	if len(lines) != 3 || !strings.Contains(lines[1], "300 ms") || !strings.Contains(lines[1], "never") || !strings.Contains(lines[2], "-") {
 		t.Errorf("got table\n%s", strings.Join(lines, "\n"))
 	}
