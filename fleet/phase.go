@@ -8,7 +8,7 @@ import "time"
 const (
 	// sameStep is how close together the bytes of one step arrive.
 	sameStep = 2 * time.Millisecond
-	// phaseLasts is how many seconds after the last byte the phase is still believed: no step takes much longer.
+	// phaseLasts is how many seconds after a step's end the phase is still believed: no step takes much longer.
 	phaseLasts = 1
 	// maxHeads bounds how many requests are looked at to tell what an engine computes.
 	maxHeads = 16
@@ -16,13 +16,16 @@ const (
 
 // saw notes bytes from the endpoint; the first of those that come together say that a step has ended. How long a step
 // without prompts takes is followed slowly and with what is far from it cut, since steps with prompts come between. Two
-// calls at once may lose one's news, which the next step brings again.
+// calls at once may lose one's news, which the next step brings again. A pause that no step takes tells nothing of steps.
 func (ep *endpoint) saw(now time.Duration) {
 	gap := now - time.Duration(ep.lastByte.Swap(int64(now)))
 	if gap < sameStep {
 		return
 	}
 	ep.stepAt.Store(int64(now))
+	if gap > phaseLasts*time.Second {
+		return
+	}
 	step := time.Duration(ep.step.Load())
 	if step == 0 {
 		step = gap

@@ -103,3 +103,17 @@ func TestStepLengthIsOfDecoding(t *testing.T) {
 		t.Errorf("got a step of %v, want about 20 ms", got)
 	}
 }
+
+// The time before the first byte, and any pause that no step takes, say nothing of how long a step is.
+func TestPausesAreNoSteps(t *testing.T) {
+	p := newPool(t, 1)
+	l := pick(t, p, 600, short())
+	l.FirstByte(sec(600))
+	for i := range 5 {
+		l.Progress(sec(600 + .02*float64(i+1)))
+	}
+	l.Progress(sec(640)) // a client that took its time, or a prompt of a minute
+	if step := time.Duration(p.rows[0].step.Load()); step < 15*time.Millisecond || step > 25*time.Millisecond {
+		t.Errorf("got a step of %v, want the 20 ms between tokens", step)
+	}
+}

@@ -88,8 +88,8 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	if c.Verdict != route.Send {
 		return nil, c
 	}
-	if p.rent != nil {
-		p.rent.pay(now.Seconds(), c.Missed, v.Match[c.Endpoint] < slices.Max(v.Match))
+	if p.rentKey != 0 {
+		p.rents.pay(p.rentKey, now.Seconds(), c.Missed, c.Copied)
 	}
 	l := p.reserve(now.Seconds(), r, int(c.Endpoint))
 	l.Reason = cfg.Profile.Reason(v, c.Decision)
@@ -149,10 +149,10 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 		p.view.Match[i] = float32(p.match[ep.slot])
 		best = max(best, p.match[ep.slot])
 	}
-	p.rent = nil
+	p.rentKey = 0
 	if last, ok := slices.BinarySearch(ends, best); ok {
-		p.rent = p.rents.of(r.Blocks[last])
-		p.view.Request.Missed = p.rent.at(now)
+		p.rentKey = r.Blocks[last]
+		p.view.Request.Missed = p.rents.at(p.rentKey, now)
 	}
 }
 

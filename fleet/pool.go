@@ -42,7 +42,7 @@ type Pool struct {
 	matched prefix.Matched
 	rents   rents
 	census  census
-	rent    *rent // of the request being decided, nil when nobody holds any of it
+	rentKey uint64 // of the request being decided, 0 when nobody holds any of it
 	kinds   []kind
 	means   means
 }

@@ -49,21 +49,22 @@ func TestMissedBeginningsAreCopied(t *testing.T) {
 // What was missed adds up, fades, and is spent by a copy; another beginning in the same place starts from nothing.
 func TestRent(t *testing.T) {
 	var r rents
-	e := r.of(7)
-	e.pay(1, 30, false)
-	e.pay(1, 12, false)
-	if got := e.at(1); got != 42 {
+	r.pay(7, 1, 30, false)
+	r.pay(7, 1, 12, false)
+	if got := r.at(7, 1); got != 42 {
 		t.Errorf("after two payments: got %v ms, want 42", got)
 	}
-	if got := r.of(7).at(1 + rentLasts); got < 15 || got > 16 {
+	if got := r.at(7, 1+rentLasts); got < 15 || got > 16 {
 		t.Errorf("after %v s: got %v ms, want 42/e", rentLasts, got)
 	}
-	e.pay(2, 5, true)
-	if got := e.at(2); got != 0 {
-		t.Errorf("after a copy: got %v ms, want 0", got)
+	other := 7 + uint64(len(r))
+	if r.pay(other, 1, 10, false); r.at(7, 1) != 42 || r.at(other, 1) != 0 {
+		t.Errorf("a beginning in the same place that has missed less: got %v and %v ms, want 42 and 0", r.at(7, 1), r.at(other, 1))
 	}
-	e.pay(2, 5, false)
-	if got := r.of(7 + uint64(len(r))).at(2); got != 0 {
-		t.Errorf("another beginning in the same place: got %v ms, want 0", got)
+	if r.pay(7, 2, 5, true); r.at(7, 2) != 0 {
+		t.Errorf("after a copy: got %v ms, want 0", r.at(7, 2))
+	}
+	if r.pay(other, 2, 5, false); r.at(other, 2) != 5 || r.at(7, 2) != 0 {
+		t.Errorf("then the other may stay: got %v ms, want 5", r.at(other, 2))
 	}
 }

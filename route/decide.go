@@ -146,6 +146,7 @@ func (p *Profile) pick(v *View, d *Decision) {
 	d.Verdict, d.Endpoint, d.Total = Send, chosen, v.total[chosen]
 	if p.Copies {
 		d.Missed = v.missed(d.Total)
+		d.Copied = v.Match != nil && v.Match[chosen] < v.bestMatch()
 	}
 	k := 0
 	for _, i := range top {

@@ -260,6 +260,8 @@ type Decision struct {
 	// Missed is the milliseconds that this request would save, did every endpoint hold as much of its beginning as the
 	// one that holds most. A pool sums it up in Request.Missed. 0 in profiles that are not costs.
 	Missed float32 `json:"missed,omitempty"`
+	// Copied says that the chosen endpoint holds less of the request's beginning than another that may serve, and so makes a copy of it.
+	Copied bool `json:"copied,omitempty"`
 	// Version is the snapshot's.
 	Version uint64 `json:"version"`
 }

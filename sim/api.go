@@ -363,17 +363,28 @@ func (s *Server) faultRequest(w http.ResponseWriter, r *http.Request) {
 	case "blind":
 		s.Blind(on)
 	case "crashed":
-		s.crashFor(body.Value)
+		defer s.afterAnswer(w, func() { s.crashFor(body.Value) })
 	case "loading":
-		if err := s.Restart(seconds(body.Value)); err != nil {
-			writeError(w, http.StatusInternalServerError, "InternalServerError", "", err.Error())
-			return
-		}
+		defer s.afterAnswer(w, func() { _ = s.Restart(seconds(body.Value)) }) // the page was laid out before, so it can be again
 	default:
 		badRequest(w, "fault", "known faults are slow, stalled, frozen, blind, crashed and loading")
 		return
 	}
 	writeJSON(w, http.StatusOK, []byte(`{"success":true}`))
+}
+
+// afterAnswer does what breaks every connection once the answer to the one who wanted it has gone out.
+func (s *Server) afterAnswer(w http.ResponseWriter, do func()) {
+	_ = http.NewResponseController(w).Flush() // a connection that can't be flushed has no one waiting
+	s.ended.Go(func() {
+		timer := time.NewTimer(50 * time.Millisecond)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			do()
+		case <-s.closed:
+		}
+	})
 }
 
 // crashFor crashes the server and, if down is above 0, restarts it after so many seconds.

@@ -36,6 +36,9 @@ func (e *Engine) Forecast(now time.Duration, s *Seq) float64 {
 	ms += float64(wait) * e.stepMS(0, 0)
 	for left := tokens + queued + own; left > 0; {
 		chunk := min(left, e.cfg.Budget-e.decoding())
+		if chunk < 1 {
+			return math.Inf(1) // the sequences that decode take every step whole
+		}
 		left -= chunk
 		context := 0.
 		if left == 0 {

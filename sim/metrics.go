@@ -238,7 +238,7 @@ func (p *page) appendTo(dst []byte, adapters *adapterSeries) []byte {
 	return append(dst, p.tail...)
 }
 
-// adapterSeries are the label sets of the adapters' family: each stays for ever with the time it was last true.
+// adapterSeries are the label sets of the adapters' family: each stays, with the time it was last true, until there are too many.
 type adapterSeries struct {
 	most   int
 	at     map[string]int
@@ -247,6 +247,7 @@ type adapterSeries struct {
 }
 
 type adapterSet struct {
+	key    string
 	labels string
 	when   float64
 }
@@ -263,14 +264,38 @@ func (a *adapterSeries) note(e *Engine, when float64) {
 		a.key = appendName(a.key, from, s.Adapter)
 	}
 	i, ok := a.at[string(a.key)]
+	if !ok && len(a.series) == mostSets {
+		i, ok = a.oldest(), true
+		delete(a.at, a.series[i].key)
+		a.at[string(a.key)] = i
+		a.series[i] = newAdapterSet(a.most, string(a.key))
+	}
 	if !ok {
-		running, waiting, _ := strings.Cut(string(a.key), "\x00")
 		i = len(a.series)
 		a.at[string(a.key)] = i
-		a.series = append(a.series, adapterSet{labels: `{max_lora="` + strconv.Itoa(a.most) + `",running_lora_adapters="` + escapeLabel(running) +
-			`",waiting_lora_adapters="` + escapeLabel(waiting) + `"} `})
+		a.series = append(a.series, newAdapterSet(a.most, string(a.key)))
 	}
 	a.series[i].when = when
+}
+
+// mostSets bounds the label sets: vLLM keeps all it ever had, which a page of many adapters does not stand for hours.
+const mostSets = 256
+
+func newAdapterSet(most int, key string) adapterSet {
+	running, waiting, _ := strings.Cut(key, "\x00")
+	return adapterSet{key: key, labels: `{max_lora="` + strconv.Itoa(most) + `",running_lora_adapters="` + escapeLabel(running) +
+		`",waiting_lora_adapters="` + escapeLabel(waiting) + `"} `}
+}
+
+// oldest is the set that was true the longest ago.
+func (a *adapterSeries) oldest() int {
+	oldest := 0
+	for i := range a.series {
+		if a.series[i].when < a.series[oldest].when {
+			oldest = i
+		}
+	}
+	return oldest
 }
 
 // appendName adds a name to the comma-separated list that begins at from, unless it is there.

@@ -32,8 +32,10 @@ type Player struct {
 	URL, Model string
 	// Client sends; it should keep many connections.
 	Client *http.Client
-	// Sent, First and Ended are called when a request is sent, has its first token, and has ended; several at a time.
+	// Sent, First and Ended are called when a request is sent, has its first token, and has ended; Tokens when so many events of an answer, a
+	// token each, have come. Several at a time.
 	Sent, First func(index int)
+	Tokens      func(n int)
 	Ended       func(Played)
 }
 
@@ -87,7 +89,11 @@ func (p *Player) send(ctx context.Context, i int, r *Request) (out Played) {
 			out.TTFT = time.Since(sent)
 			p.First(i)
 		}
+		before := usage.Events()
 		_, _ = usage.Write(buffer[:n]) // it takes everything
+		if came := usage.Events() - before; came > 0 {
+			p.Tokens(came)
+		}
 		if err == io.EOF {
 			break
 		}

@@ -25,14 +25,16 @@ func TestPlay(t *testing.T) {
 		transport := &http.Transport{DialContext: network.DialContext}
 		defer transport.CloseIdleConnections()
 		var mu sync.Mutex
+		tokens := 0
 		got, sent := make(map[int]Played), make(map[int]time.Duration)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		start := time.Now()
 		player := Player{URL: "http://engine:1", Model: "m", Client: &http.Client{Transport: transport},
-			Sent:  func(i int) { mu.Lock(); defer mu.Unlock(); sent[i] = time.Since(start) },
-			First: func(int) {},
-			Ended: func(x Played) { mu.Lock(); defer mu.Unlock(); got[x.Index] = x },
+			Sent:   func(i int) { mu.Lock(); defer mu.Unlock(); sent[i] = time.Since(start) },
+			First:  func(int) {},
+			Tokens: func(n int) { mu.Lock(); defer mu.Unlock(); tokens += n },
+			Ended:  func(x Played) { mu.Lock(); defer mu.Unlock(); got[x.Index] = x },
 		}
 		shared := Segment{7, 512}
 		player.Play(ctx, start, []Request{
@@ -52,6 +54,9 @@ func TestPlay(t *testing.T) {
 			if x.TTFT <= 0 || x.TTFT >= x.Total {
 				t.Errorf("request %d: first token after %v of %v", i, x.TTFT, x.Total)
 			}
+		}
+		if tokens < 70+100 || tokens > 70+4000 {
+			t.Errorf("got %d tokens as they came, want those of the answers and of the one that was cut", tokens)
 		}
 		if x := got[2]; x.Err == nil || x.TTFT == 0 {
 			t.Errorf("got %+v, want a request that was cut after its first token", x)

@@ -76,7 +76,14 @@ func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	p := &benchProgress{out: notes, terminal: isTerminal(notes)}
+	if o.plot != "" { // a bench that ends in an error here would have been in vain
+		f, err := os.OpenFile(o.plot, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("cannot write plot: %w", err)
+		}
+		_ = f.Close() // nothing was written
+	}
+	p := &benchProgress{out: notes, terminal: columns(notes) > 0}
 	e.Progress = p.set
 	every := 10 * time.Second
 	if p.terminal {
@@ -208,14 +215,4 @@ func (p *benchProgress) say() {
 	} else {
 		fmt.Fprintln(p.out, text)
 	}
-}
-
-// isTerminal reports whether what is written is seen by a person, on a line that can be overwritten.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -25,11 +26,13 @@ type board struct {
 	output  int
 	prompt  int
 	cached  int
-	recent  []sim.Played // of the last seconds, with when they ended
-	ended   []time.Time
+	// came is how many tokens came in each second, by its number.
+	came map[int64]int
 }
 
-func newBoard() *board { return &board{waiting: make(map[int]time.Time)} }
+func newBoard() *board {
+	return &board{waiting: make(map[int]time.Time), came: make(map[int64]int)}
+}
 
 func (b *board) sent(i int, now time.Time) {
 	b.mu.Lock()
@@ -47,7 +50,7 @@ func (b *board) first(i int, now time.Time) {
 	}
 }
 
-func (b *board) end(p sim.Played, now time.Time) {
+func (b *board) end(p sim.Played) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if errors.Is(p.Err, context.DeadlineExceeded) || errors.Is(p.Err, context.Canceled) {
@@ -64,10 +67,16 @@ func (b *board) end(p sim.Played, now time.Time) {
 	} else {
 		b.done++
 	}
-	b.output += p.Usage.OutputTokens
 	b.prompt += p.Usage.PromptTokens
 	b.cached += p.Usage.CachedTokens
-	b.recent, b.ended = append(b.recent, p), append(b.ended, now)
+}
+
+// tokens counts tokens as they come, of answers that end well, badly or not yet.
+func (b *board) tokens(n int, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.output += n
+	b.came[now.Unix()] += n
 }
 
 // summary is what a board says at one moment.
@@ -82,8 +91,8 @@ type summary struct {
 	done, running, waiting, failed, broken int
 }
 
-// recently is how far back the running rate of tokens looks.
-const recently = 5 * time.Second
+// recently is how many seconds the running rate of tokens looks back.
+const recently = 5
 
 func (b *board) summary(start, now time.Time, final bool) summary {
 	b.mu.Lock()
@@ -104,19 +113,20 @@ func (b *board) summary(start, now time.Time, final bool) summary {
 	}
 	s := summary{p50: at(.5), p95: at(.95), p99: at(.99), hits: float64(b.cached) / float64(b.prompt),
 		done: b.done, running: b.running, waiting: len(b.waiting), failed: b.failed, broken: b.broken}
-	cut := slices.IndexFunc(b.ended, func(t time.Time) bool { return now.Sub(t) <= recently })
-	if cut < 0 {
-		cut = len(b.ended)
-	}
-	b.recent, b.ended = slices.Delete(b.recent, 0, cut), slices.Delete(b.ended, 0, cut)
-	tokens, span := 0, min(recently, now.Sub(start))
-	for _, p := range b.recent {
-		tokens += p.Usage.OutputTokens
-	}
+	tokens, span := 0, min(recently, now.Sub(start).Seconds())
+	maps.DeleteFunc(b.came, func(second int64, n int) bool {
+		if old := now.Unix()-second > recently; old {
+			return true
+		}
+		if second < now.Unix() { // the present second has only begun
+			tokens += n
+		}
+		return false
+	})
 	if final {
-		tokens, span = b.output, now.Sub(start)
+		tokens, span = b.output, now.Sub(start).Seconds()
 	}
-	s.tokensPerSecond = float64(tokens) / span.Seconds()
+	s.tokensPerSecond = float64(tokens) / span
 	return s
 }
 

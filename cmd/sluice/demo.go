@@ -298,9 +298,10 @@ func (s *side) send(ctx context.Context, start time.Time, requests []sim.Request
 	transport := &http.Transport{MaxIdleConnsPerHost: 1024, DisableCompression: true}
 	defer transport.CloseIdleConnections()
 	p := sim.Player{URL: "http://" + s.gateway.public.Addr().String(), Model: demoModel, Client: &http.Client{Transport: transport},
-		Sent:  func(i int) { s.board.sent(i, time.Now()) },
-		First: func(i int) { s.board.first(i, time.Now()) },
-		Ended: func(x sim.Played) { s.board.end(x, time.Now()) },
+		Sent:   func(i int) { s.board.sent(i, time.Now()) },
+		First:  func(i int) { s.board.first(i, time.Now()) },
+		Tokens: func(n int) { s.board.tokens(n, time.Now()) },
+		Ended:  s.board.end,
 	}
 	p.Play(ctx, start, requests)
 }

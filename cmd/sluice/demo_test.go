@@ -61,21 +61,24 @@ func TestBoard(t *testing.T) {
 	}
 	usage := openai.Usage{PromptTokens: 100, CachedTokens: 25, OutputTokens: 40, Seen: true}
 	b.first(0, at(.1))
-	b.end(sim.Played{Index: 0, Usage: usage}, at(1))
+	b.end(sim.Played{Index: 0, Usage: usage})
 	b.first(1, at(.2))
-	b.end(sim.Played{Index: 1, Usage: usage, Err: errors.New("broken off")}, at(2))
+	b.end(sim.Played{Index: 1, Usage: usage, Err: errors.New("broken off")})
 	b.first(2, at(.3))
-	b.end(sim.Played{Index: 3, Err: errors.New("status 502")}, at(3))
-	b.end(sim.Played{Index: 2, Err: context.DeadlineExceeded}, at(4))
-	got := b.summary(start, at(4), false)
-	want := summary{p50: .3, p95: math.Inf(1), p99: math.Inf(1), tokensPerSecond: 20, hits: .25, done: 1, running: 2, waiting: 1, failed: 1, broken: 1}
+	b.end(sim.Played{Index: 3, Err: errors.New("status 502")})
+	b.end(sim.Played{Index: 2, Err: context.DeadlineExceeded})
+	b.tokens(30, at(1.5))
+	b.tokens(10, at(2.5))
+	b.tokens(50, at(4.5)) // in the second that has only begun
+	got := b.summary(start, at(5), false)
+	want := summary{p50: .3, p95: math.Inf(1), p99: math.Inf(1), tokensPerSecond: 18, hits: .25, done: 1, running: 2, waiting: 1, failed: 1, broken: 1}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := b.summary(start, at(6.5), false); got.tokensPerSecond != 8 || got.p95 != math.Inf(1) {
-		t.Errorf("got %+v, want the tokens of the last five seconds", got)
+	if got := b.summary(start, at(7), false); got.tokensPerSecond != 12 {
+		t.Errorf("got %v tokens a second, want those of the last five seconds", got.tokensPerSecond)
 	}
-	if got := b.summary(start, at(8), true); got.tokensPerSecond != 10 {
+	if got = b.summary(start, at(9), true); got.tokensPerSecond != 10 {
 		t.Errorf("got %v tokens a second at the end, want them over the whole time", got.tokensPerSecond)
 	}
 	both := []summary{got, {p50: math.NaN(), hits: math.NaN()}}

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,7 +73,6 @@ Profiles: ` + strings.Join(profileNames(), ", "),
 	f.IntVar(&o.maxModelLen, "max-model-len", 0, "longest prompt and answer in `TOKENS` (default: 32768 or what the KV cache holds)")
 	f.StringVar(&o.kvEvents, "kv-events", "", "publish events of the KV cache by ZeroMQ on `tcp://HOST:PORT`, the servers after the first two ports further each: the second port is for replay")
 	f.BoolVar(&o.kvConnect, "kv-connect", false, "connect to subscribers that listen on the addresses of --kv-events, instead of listening there")
-	_ = cmd.MarkFlagRequired("profile") // it is defined above
 	return cmd
 }
 
@@ -92,6 +93,9 @@ func (o *simOptions) servers() (options []sim.ServerOptions, names []string, err
 			if count, err = strconv.Atoi(number); err != nil {
 				return nil, nil, fmt.Errorf("cannot read --profile %q: want NAME or NAME=COUNT", spec)
 			}
+		}
+		if count < 1 {
+			return nil, nil, fmt.Errorf("cannot start %d servers of --profile %q: 1 or more", count, name)
 		}
 		profile, err := sim.ProfileNamed(name)
 		if err != nil {
@@ -129,11 +133,33 @@ func eventAddresses(first string, index int) (events, replay string, err error) 
 	return at(n + 2*index), at(n + 2*index + 1), nil
 }
 
+// mostServers is how many servers a process may start: each has a port and some megabytes.
+const mostServers = 1024
+
+// check reports flags that make no servers, or servers that serve nothing.
+func (o *simOptions) check() error {
+	switch {
+	case len(o.profiles) == 0:
+		return fmt.Errorf("nothing to imitate: name a profile with --profile NAME, one of %s", strings.Join(profileNames(), ", "))
+	case slices.Contains(o.adapters, "") || o.model != "" && slices.Contains(o.adapters, o.model):
+		return fmt.Errorf("cannot serve adapters %q: each needs a name of its own, other than the model's", o.adapters)
+	case o.maxModelLen < 0 || o.slots < 0 || !(o.speed > 0):
+		return errors.New("cannot use --max-model-len or --adapter-slots below 0, or a --speed of 0 or less")
+	}
+	return nil
+}
+
 // runSim serves until ctx ends.
 func runSim(ctx context.Context, o *simOptions, out io.Writer) error {
+	if err := o.check(); err != nil {
+		return err
+	}
 	options, names, err := o.servers()
 	if err != nil {
 		return err
+	}
+	if len(options) > mostServers {
+		return fmt.Errorf("cannot start %d servers: at most %d in a process", len(options), mostServers)
 	}
 	addresses := make([]string, len(options))
 	for i := range addresses {

@@ -45,10 +45,10 @@ func TestSim(t *testing.T) {
 // What can't be is said before anything listens.
 func TestSimRefusals(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                             `required flag(s) "profile"`,
+		"":                             `name a profile with --profile NAME`,
 		"--profile nothing":            `cannot find profile "nothing"`,
 		"--profile l8-h100=many":       `cannot read --profile "l8-h100=many"`,
-		"--profile l8-h100 --speed -1": "positive speed",
+		"--profile l8-h100 --speed -1": "a --speed of 0 or less",
 		"--profile l8-h100 --kv-events 127.0.0.1:1": "cannot read --kv-events",
 	} {
 		cmd := simCommand()
