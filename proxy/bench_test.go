@@ -15,6 +15,7 @@ import (
 	"net/http/httputil"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"runtime/pprof"
 	"strconv"
 	"strings"
@@ -49,7 +50,11 @@ func TestMain(m *testing.M) {
 	}
 }
 
-const benchEngines = 4
+const (
+	benchEngines = 4
+	// gcPercent is what serve sets, for both gateways alike.
+	gcPercent = 400
+)
 
 // play is what a child process does until its standard input ends.
 func play(role, engines string) error {
@@ -63,6 +68,7 @@ func play(role, engines string) error {
 		go serve(l)
 		return nil
 	}
+	debug.SetGCPercent(gcPercent) // both gateways run as serve runs
 	var err error
 	switch role {
 	case "engines":
