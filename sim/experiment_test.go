@@ -150,6 +150,14 @@ func TestVerdict(t *testing.T) {
 			t.Errorf("got %q, want %q", text, want)
 		}
 	}
+	bound := pair("latency", "x", []figures{run(1), run(1)}, []figures{never, never})
+	if got := bound.Text(P50); got != "÷60 or better" {
+		t.Errorf("against a lower bound: got %q, want no interval", got)
+	}
+	above := pair("latency", "x", []figures{run(90)}, []figures{never})
+	if got := above.Text(P50); got != "unknown" {
+		t.Errorf("above a lower bound: got %q, want unknown", got)
+	}
 	p.Unknown = [P99 + 1]bool{true, true, true, true}
 	if text, bad := p.against(); !strings.HasPrefix(text, "is undecided") || bad {
 		t.Errorf("both unknown: got %q, %v", text, bad)

@@ -47,6 +47,9 @@ type Pair struct {
 	// Unknown says that the policy's figure is a lower bound, and not above the other's or the other's is a lower bound
 	// too.
 	Unknown [P99 + 1]bool
+	// Bound says that the other's figure is a lower bound, so that the policy is better by the ratio or more; how much more depends on how
+	// long the run was.
+	Bound [P99 + 1]bool
 }
 
 // Verdict is what a row says about the default profile.
@@ -118,7 +121,9 @@ func pair(name, other string, a, b []figures) Pair {
 	for m := range P99 + 1 {
 		p.Ratios[m] = ratio(column(a, m), column(b, m))
 		for i := range a {
-			p.Unknown[m] = p.Unknown[m] || a[i].open[m] && (b[i].open[m] || a[i].of[m] <= b[i].of[m])
+			p.Bound[m] = p.Bound[m] || b[i].open[m]
+			p.Unknown[m] = p.Unknown[m] || a[i].open[m] && (b[i].open[m] || a[i].of[m] <= b[i].of[m]) ||
+				b[i].open[m] && a[i].of[m] >= b[i].of[m]
 		}
 	}
 	return p
@@ -289,6 +294,8 @@ func (p *Pair) Text(m Measure) string {
 	switch {
 	case p.Unknown[m] || math.IsNaN(r.Mean):
 		return "unknown"
+	case p.Bound[m]:
+		return percent(r.Mean) + " or better"
 	case math.IsNaN(r.Low):
 		return percent(r.Mean)
 	}
