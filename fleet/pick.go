@@ -146,6 +146,7 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 	p.index.Match(r.Blocks, ends, p.match, &p.matched)
 	best := int32(0)
 	for i, ep := range p.rows {
+		p.view.Cached[i] = float32(p.index.Held(ep.slot))
 		p.view.Match[i] = float32(p.match[ep.slot])
 		best = max(best, p.match[ep.slot])
 	}

@@ -421,7 +421,7 @@ func (p *Pool) layout(s *route.Snapshot) {
 	v.Snapshot = s
 	n := s.Len()
 	if len(v.InFlight) != n {
-		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match} {
+		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match, &v.Cached} {
 			*c = make(route.Column, n)
 		}
 		v.HeadSince, v.StepEnd = make([]float64, n), make([]float64, n)

@@ -62,3 +62,24 @@ func BenchmarkDecide(b *testing.B) {
 		}
 	}
 }
+
+// A new beginning goes where the hash says, unless that endpoint holds clearly more already; then where it comes second.
+func TestNewBeginningsSpreadOverCaches(t *testing.T) {
+	p := Latency()
+	held := make(Column, 3)
+	for i := range uint64(300) {
+		v := randomView(3, 1)
+		v.Snapshot.Kinds = make([]int32, 3)
+		for _, c := range []Column{v.Snapshot.Waiting, v.Snapshot.Running, v.Snapshot.KVUse, v.InFlight, v.Prefilling, v.Backlog, v.Held, v.SentSince, v.Match} {
+			clear(c)
+		}
+		clear(v.Adapters)
+		v.Request.Affinity, v.Request.Units, v.Cached, v.StepEnd = mix(i+1), 33, held, nil
+		held[p.Decide(v).Endpoint] += 33
+	}
+	for i, n := range held {
+		if n < 90*33 || n > 110*33 {
+			t.Errorf("endpoint %d holds %v of 300 beginnings, want about a third", i, n/33)
+		}
+	}
+}

@@ -126,7 +126,7 @@ func (v *View) Check() error {
 		{"headSince", len(v.HeadSince), v.HeadSince != nil}, {"held", len(v.Held), v.Held != nil},
 		{"stepEnd", len(v.StepEnd), v.StepEnd != nil},
 		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
-		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil},
+		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil}, {"cached", len(v.Cached), v.Cached != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
 	}
 	for _, c := range required {
@@ -151,7 +151,7 @@ func (v *View) Check() error {
 func (v *View) Clone() View {
 	c := *v
 	c.keep, c.before, c.score, c.part, c.total, c.zero, c.unknown = nil, nil, nil, nil, nil, nil, nil
-	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match} {
+	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match, &c.Cached} {
 		*col = slices.Clone(*col)
 	}
 	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil} {

@@ -196,6 +196,8 @@ type View struct {
 	LastCold []float64 `json:"lastCold"`
 	// EjectedUntil is the time in seconds until which an endpoint that failed is left alone; 0 means not ejected.
 	EjectedUntil []float64 `json:"ejectedUntil"`
+	// Cached is how many units of prompt the endpoint is believed to hold in all.
+	Cached Column `json:"cached,omitempty"`
 	// Match is how much of the request's beginning the endpoint holds, in units.
 	Match Column `json:"match"`
 	// Adapters says how each endpoint stands to the request's adapter.
