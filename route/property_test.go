@@ -304,7 +304,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				back, err := ReadRecord(line)
+				back, err := readRecord(line)
 				if err != nil {
 					t.Fatalf("seed %d: %v", seed, err)
 				}
@@ -405,7 +405,7 @@ func FuzzReadRecord(f *testing.F) {
 	f.Add([]byte(`{"view":{"snapshot":{"names":["a"],"kinds":[7]}}}`))
 	f.Add([]byte(`{"decision":{"endpoint":9}}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
-		r, err := ReadRecord(line)
+		r, err := readRecord(line)
 		if err != nil {
 			return
 		}

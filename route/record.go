@@ -1,8 +1,12 @@
 package route
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 )
@@ -77,9 +81,33 @@ func (p *Profile) Record(v *View, d Decision) Record {
 // OwnProfile makes the profile that made the decision.
 func (r *Record) OwnProfile() (*Profile, error) { return Named(r.Profile, r.Weights) }
 
-// ReadRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line
+// EachRecord calls use for each record in r, one JSON object a line, and damaged with the number of each line that holds none or
+// that use could do nothing with. Empty lines are passed over. The error is r's.
+func EachRecord(r io.Reader, use func(*Record) error, damaged func(line int, err error)) error {
+	in := bufio.NewReader(r)
+	for n := 1; ; n++ {
+		line, err := in.ReadBytes('\n')
+		if len(bytes.TrimSpace(line)) > 0 {
+			record, bad := readRecord(line)
+			if bad == nil {
+				bad = use(record)
+			}
+			if bad != nil {
+				damaged(n, bad)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read records after line %d: %w", n, err)
+		}
+	}
+}
+
+// readRecord reads one line of a record file and checks that all its columns are of one length, so that a damaged line
 // is an error and never a panic later.
-func ReadRecord(line []byte) (*Record, error) {
+func readRecord(line []byte) (*Record, error) {
 	r := new(Record)
 	if err := json.Unmarshal(line, r); err != nil {
 		return nil, fmt.Errorf("cannot read record: %w", err)

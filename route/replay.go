@@ -1,9 +1,6 @@
 package route
 
 import (
-	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -53,32 +50,17 @@ func Replay(r io.Reader, p *Profile) (*Summary, error) {
 	if p != nil {
 		s.Profile = p.Name
 	}
-	in := bufio.NewReader(r)
-	for n := 1; ; n++ {
-		line, err := in.ReadBytes('\n')
-		if len(bytes.TrimSpace(line)) > 0 {
-			if bad := s.decide(line, p); bad != nil {
-				s.Unreadable++
-				if s.FirstError == nil {
-					s.FirstError = fmt.Errorf("cannot replay line %d: %w", n, bad)
-				}
-			}
+	err := EachRecord(r, func(record *Record) error { return s.decide(record, p) }, func(n int, bad error) {
+		s.Unreadable++
+		if s.FirstError == nil {
+			s.FirstError = fmt.Errorf("cannot replay line %d: %w", n, bad)
 		}
-		if errors.Is(err, io.EOF) {
-			return s, nil
-		}
-		if err != nil {
-			return s, fmt.Errorf("cannot read records after line %d: %w", n, err)
-		}
-	}
+	})
+	return s, err
 }
 
-// decide replays one line.
-func (s *Summary) decide(line []byte, p *Profile) error {
-	record, err := ReadRecord(line)
-	if err != nil {
-		return err
-	}
+// decide replays one record.
+func (s *Summary) decide(record *Record, p *Profile) (err error) {
 	own := p == nil
 	if own {
 		if p, err = record.OwnProfile(); err != nil {

@@ -33,7 +33,7 @@ func (e *Engine) Forecast(now time.Duration, s *Seq) float64 {
 	}
 	own := e.uncached(s.Blocks, s.Prompt)
 	wait := e.stepsToRoom(queued+own, e.waiting.n+1)
-	ms += float64(wait) * e.stepMS(0, 0)
+	ms += float64(wait) * e.stepMS(0, 0, e.decoding())
 	for left := tokens + queued + own; left > 0; {
 		chunk := min(left, e.cfg.Budget-e.decoding())
 		if chunk < 1 {
@@ -44,7 +44,7 @@ func (e *Engine) Forecast(now time.Duration, s *Seq) float64 {
 		if left == 0 {
 			context = float64(s.Prompt - own) // of the rest it is not known which belongs to which
 		}
-		ms += e.stepMS(chunk, float64(chunk)*context+float64(own)*float64(own)/2)
+		ms += e.stepMS(chunk, float64(chunk)*context+float64(own)*float64(own)/2, e.decoding())
 	}
 	return ms
 }
@@ -56,8 +56,8 @@ func (e *Engine) uncached(prompt []uint64, tokens int) int {
 }
 
 // stepMS is how long a step takes with so many prompt tokens beside what decodes.
-func (e *Engine) stepMS(prompt int, pairs float64) float64 {
-	ms := e.cfg.Profile.StepMS(prompt, pairs, e.decoding(), e.context)
+func (e *Engine) stepMS(prompt int, pairs float64, decodes int) float64 {
+	ms := e.cfg.Profile.StepMS(prompt, pairs, decodes, e.context)
 	if e.cfg.Overhead {
 		ms += overheadStepMS + overheadBySeqMS*float64(e.running.n)
 	}

@@ -268,7 +268,7 @@ func (p *greedy) pick(now time.Duration, f *flight) int {
 	return least(p.rng, f, len(p.engines), func(i int) float64 {
 		e := p.engines[i]
 		running := float64(e.Running())
-		return e.Forecast(now, &f.seq) + .05*p.output*e.stepMS(0, 0)*(1+running/256)
+		return e.Forecast(now, &f.seq) + .05*p.output*e.stepMS(0, 0, e.decoding())*(1+running/256)
 	})
 }
 

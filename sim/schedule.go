@@ -31,12 +31,9 @@ func (e *Engine) begin(now time.Duration) {
 	if e.decodes == 0 && tokens == 0 {
 		return
 	}
-	ms := e.cfg.Profile.StepMS(tokens, pairs, e.decodes, e.context)
-	if e.cfg.Overhead {
-		ms += overheadStepMS + overheadBySeqMS*float64(e.running.n)
-	}
+	ms := e.stepMS(tokens, pairs, e.decodes)
 	e.stepping = true
-	e.endAt = now + time.Duration(ms*e.slow*1e6) + time.Duration(loads)*e.cfg.AdapterLoad
+	e.endAt = now + time.Duration(ms*1e6) + time.Duration(loads)*e.cfg.AdapterLoad
 }
 
 // admit moves sequences from the queue to the running ones while there is budget and room, first come first served; only a sequence whose

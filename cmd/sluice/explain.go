@@ -85,9 +85,15 @@ func openRecords(cmd *cobra.Command, path string) (io.ReadCloser, error) {
 // explain prints the last records of in, oldest first.
 func explain(out io.Writer, in io.Reader, last int, profile string) error {
 	var kept []*route.Record
-	damaged, first, err := readRecords(in, func(r *route.Record) {
+	damaged, first := 0, error(nil)
+	err := route.EachRecord(in, func(r *route.Record) error {
 		if kept = append(kept, r); len(kept) > last {
 			kept = slices.Delete(kept, 0, 1)
+		}
+		return nil
+	}, func(line int, bad error) {
+		if damaged++; first == nil {
+			first = fmt.Errorf("line %d: %w", line, bad)
 		}
 	})
 	if err != nil {

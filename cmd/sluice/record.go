@@ -2,10 +2,8 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -145,28 +143,5 @@ func (r *recorder) close() {
 	}
 	if err := r.file.Close(); err != nil {
 		r.log.Error("cannot close the record", "error", err)
-	}
-}
-
-// readRecords calls f for each record in r, one JSON object a line, and returns how many lines could not be used and why the first of them. The
-// last error is r's.
-func readRecords(r io.Reader, f func(*route.Record)) (damaged int, first, err error) {
-	in := bufio.NewReaderSize(r, 1<<20)
-	for line := 1; ; line++ {
-		text, err := in.ReadBytes('\n')
-		if len(bytes.TrimSpace(text)) > 0 {
-			rec, bad := route.ReadRecord(text)
-			if bad == nil {
-				f(rec)
-			} else if damaged++; first == nil {
-				first = fmt.Errorf("line %d: %w", line, bad)
-			}
-		}
-		if err == io.EOF {
-			return damaged, first, nil
-		}
-		if err != nil {
-			return damaged, first, fmt.Errorf("cannot read records: %w", err)
-		}
 	}
 }
