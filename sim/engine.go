@@ -11,7 +11,7 @@ import (
 type EngineConfig struct {
 	Profile Profile
 	// Budget is how many tokens a step computes at most, MaxSeqs how many sequences run at once, KVTokens the size of the KV cache;
-	// 0 means Profile.Budget, 256 and the profile's.
+	// 0 means vLLM's defaults for the GPU (8192 and 1024 on those of 70 GB and more but the A100, else 2048 and 256) and the profile's.
 	Budget, MaxSeqs, KVTokens int
 	// Overhead adds what a vLLM scheduler spends around each step, .54 ms and .055 ms a sequence: with it the fit of Qwen3-32B on
 	// 2×H100 is within 2.2 % of measurements. The other rows were not checked with it.
@@ -22,10 +22,7 @@ type EngineConfig struct {
 	AdapterLoad time.Duration
 }
 
-const (
-	defaultMaxSeqs                  = 256
-	overheadStepMS, overheadBySeqMS = .54, .055
-)
+const overheadStepMS, overheadBySeqMS = .54, .055
 
 // Engine is one model server. It reads no clock and starts no goroutine: the owner submits sequences, asks when the current step ends,
 // and calls Step then. It must not be used by two goroutines at once.
@@ -59,6 +56,7 @@ type Engine struct {
 	blind     bool
 
 	counters counters
+	given    int64 // tokens of all answers, over all its lives
 }
 
 // counters are what an engine counts since it started, in the units of fleet.Reading.
@@ -138,7 +136,7 @@ func NewEngine(cfg EngineConfig) *Engine {
 		cfg.Budget = p.Budget()
 	}
 	if cfg.MaxSeqs == 0 {
-		cfg.MaxSeqs = defaultMaxSeqs
+		cfg.MaxSeqs = p.maxSeqs()
 	}
 	if cfg.KVTokens == 0 {
 		cfg.KVTokens = p.KVTokens
@@ -213,6 +211,7 @@ func (e *Engine) endDecodes(now time.Duration) {
 	n := e.decoding()
 	e.context += n
 	e.counters.decodeTokens += float64(n)
+	e.given += int64(n)
 	for len(e.ends) > 0 && e.ends[0].end <= e.clock {
 		e.finish(now, e.ends[0])
 	}
@@ -232,6 +231,7 @@ func (e *Engine) endPrefills(now time.Duration) {
 		}
 		s.out++
 		e.counters.decodeTokens++
+		e.given++
 		s.state, s.joined, s.end = seqDecoding, e.clock, e.clock+int64(s.Output-s.out)
 		if s.first == 0 {
 			s.first = now
@@ -348,6 +348,7 @@ func (e *Engine) Crash() []*Seq {
 		for q.head != nil {
 			s := q.head
 			lost = append(lost, s)
+			s.out = e.Produced(s)
 			q.remove(s)
 			s.state, s.adapter, s.kv = seqIdle, nil, s.kv[:0]
 		}

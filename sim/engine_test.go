@@ -250,6 +250,37 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
+// A prompt is admitted when all of it fits, and one whose next chunk finds no block gives up those it has and waits at the head, instead of
+// holding what others need.
+func TestPromptWithoutBlocksWaits(t *testing.T) {
+	e := NewEngine(EngineConfig{Profile: profile(t, "l8-h100"), KVTokens: 64 * BlockTokens, Budget: 64})
+	old, long := &Seq{Prompt: 22 * BlockTokens, Output: 20 * BlockTokens, Tag: 1}, &Seq{Prompt: 41 * BlockTokens, Output: 2, Tag: 2}
+	e.Submit(0, old)
+	for range 16 {
+		at, _ := e.Next()
+		e.Step(at)
+	}
+	at, _ := e.Next()
+	e.Submit(at, long)
+	e.Step(at)
+	if e.Running() != 2 {
+		t.Fatalf("%d run, want both: all of the prompt fits", e.Running())
+	}
+	for e.Preemptions() == 0 && e.Running() == 2 {
+		at, _ = e.Next()
+		e.Step(at)
+	}
+	if e.Running() != 1 || e.Waiting() != 1 || e.cache.free != 64-24 {
+		t.Errorf("%d run, %d wait, %d blocks are free; want 1, 1 and all that the first does not hold", e.Running(), e.Waiting(), e.cache.free)
+	}
+	auditEngine(t, e)
+	var got []string
+	drive(e, time.Hour, func(_ time.Duration, ev Event) { got = append(got, fmt.Sprintf("%d:%d", ev.Seq.Tag, ev.Kind)) })
+	if fmt.Sprint(got) != "[1:1 2:0 2:1]" {
+		t.Errorf("got %v, want the first to end before the prompt is computed", got)
+	}
+}
+
 // An adapter takes a slot and time to load, and one that finds no slot lets others pass.
 func TestAdapters(t *testing.T) {
 	e := NewEngine(EngineConfig{Profile: profile(t, "l8-h100"), AdapterSlots: 1, AdapterLoad: time.Second})

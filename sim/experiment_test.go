@@ -60,9 +60,9 @@ func TestTable(t *testing.T) {
 	e := Experiment{Rows: []Row{tiny()}, Policies: []Policy{RoundRobin(), LeastRequests(), Greedy()}, Seeds: 3, Workers: 1}
 	const want = `tiny  two A10G
                                mean           P50           P95           P99   TPOT tokens/s     hits     lost
-  round robin          .2582 ±.0641  .2067 ±.0532  .5797 ±.4005  .7469 ±.7066  .0403      101    43.4%     0.0%
-  least requests       .2996 ±.0542  .2355 ±.0302  .6850 ±.3073  .8542 ±.4717  .0395      101    43.4%     0.0%
-  all-knowing greedy   .2516 ±.0544  .2092 ±.0392  .5088 ±.1325  .7065 ±.5351  .0404      101    43.1%     0.0%
+  round robin          .2582 ±.0641  .2067 ±.0532  .5797 ±.4005  .7469 ±.7066  .0403      110    43.4%     0.0%
+  least requests       .2996 ±.0542  .2355 ±.0302  .6850 ±.3073  .8542 ±.4717  .0395      110    43.4%     0.0%
+  all-knowing greedy   .2516 ±.0544  .2092 ±.0392  .5088 ±.1325  .7065 ±.5351  .0404      111    43.1%     0.0%
 
 `
 	if diff := cmp.Diff(want, table(t, e).String()); diff != "" {
@@ -166,7 +166,7 @@ func TestVerdict(t *testing.T) {
 
 // Figures of requests that never had a first token are lower bounds, and say so.
 func TestFiguresAreBounds(t *testing.T) {
-	r := &Result{Unfinished: 1, to: 10 * time.Second, OutputTokens: 50}
+	r := &Result{Unfinished: 1, tokensPerSecond: 5}
 	r.counted = []outcome{{ttft: .0123, tpot: .01, answered: true}, {ttft: 3, tpot: .03, answered: true}, {ttft: 60, tpot: math.NaN()}, {ttft: .5, tpot: math.NaN(), answered: true}}
 	r.sort()
 	f := r.figures()

@@ -39,6 +39,7 @@ const (
 	endRefused
 	endBroken
 	endMoved
+	endRejected // the engine would never take it: an answer with status 400, which is the client's
 )
 
 const (
@@ -128,6 +129,7 @@ func (p *production) pick(now time.Duration, f *flight) int {
 
 func (p *production) first(now time.Duration, f *flight) {
 	f.lease.FirstByte(now)
+	f.stream = len(p.streams[f.endpoint])
 	p.streams[f.endpoint] = append(p.streams[f.endpoint], f)
 }
 
@@ -146,11 +148,14 @@ func (p *production) done(now time.Duration, f *flight, how ending) {
 		o = fleet.Outcome{Ending: fleet.Failed}
 	case endMoved:
 		o = fleet.Outcome{Ending: fleet.Moved}
+	case endRejected:
+		o = fleet.Outcome{Ending: fleet.Finished}
 	}
 	f.lease.Done(now, o)
 	s := p.streams[f.endpoint]
-	if i := slices.Index(s, f); i >= 0 {
+	if i := f.stream; i < len(s) && s[i] == f {
 		s[i] = s[len(s)-1]
+		s[i].stream = i
 		p.streams[f.endpoint] = s[:len(s)-1]
 	}
 }

@@ -33,13 +33,24 @@ type Profile struct {
 	Grade string
 }
 
-// Budget is how many tokens a step computes at most by the engines' defaults: 8192 on the largest GPUs, else 2048.
+// Budget is how many tokens a step computes at most by vLLM's defaults for a server: 8192 on GPUs of 70 GB and more but the A100, else 2048
+// (vllm/engine/arg_utils.py).
 func (p *Profile) Budget() int {
-	if strings.HasPrefix(p.GPU, "H100") {
+	if p.large() {
 		return 8192
 	}
 	return 2048
 }
+
+// maxSeqs is how many sequences run at once by the same defaults.
+func (p *Profile) maxSeqs() int {
+	if p.large() {
+		return 1024
+	}
+	return 256
+}
+
+func (p *Profile) large() bool { return strings.HasPrefix(p.GPU, "H") || strings.HasPrefix(p.GPU, "B") }
 
 // StepMS is how long a step takes in milliseconds, for so many prompt tokens, pairs of prompt and context tokens, decoding
 // sequences and tokens of their context.

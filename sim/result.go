@@ -22,18 +22,17 @@ type Result struct {
 	Steps int64
 	// CachedTokens of PromptTokens were found in the engines' caches.
 	CachedTokens, PromptTokens float64
-	// OutputTokens are those of finished requests, between the first arrival that counts and the last end.
-	OutputTokens float64
-	from, to     time.Duration
+	tokensPerSecond            float64
 }
 
 type outcome struct {
 	ttft     float64 // seconds; of a request without a first token, how long it had waited
-	tpot     float64 // seconds per token after the first, NaN when there is none
+	tpot     float64 // seconds per token after the first of those that came, NaN when there is none
 	answered bool
 }
 
-func (r *Result) add(f *flight, now time.Duration, failed, finished bool) {
+// add counts a request that has had so many tokens.
+func (r *Result) add(f *flight, now time.Duration, tokens int, failed, finished bool) {
 	o := outcome{tpot: math.NaN(), answered: f.first != 0}
 	if o.answered {
 		o.ttft = (f.first - f.arrived).Seconds()
@@ -46,15 +45,8 @@ func (r *Result) add(f *flight, now time.Duration, failed, finished bool) {
 	} else {
 		o.ttft = (now - f.arrived).Seconds()
 	}
-	if len(r.counted) == 0 {
-		r.from = f.arrived
-	}
-	r.from, r.to = min(r.from, f.arrived), max(r.to, now)
-	if finished {
-		r.OutputTokens += float64(f.seq.Output)
-	}
-	if finished && f.seq.Output > 1 {
-		o.tpot = (now - f.first).Seconds() / float64(f.seq.Output-1)
+	if o.answered && tokens > 1 {
+		o.tpot = (now - f.first).Seconds() / float64(tokens-1)
 	}
 	if failed {
 		r.Failed++
@@ -109,7 +101,8 @@ func (r *Result) Mean() float64 {
 	return sum / float64(len(r.counted))
 }
 
-// MeanTPOT is the mean over finished requests of the seconds between tokens.
+// MeanTPOT is the mean over requests of the seconds between tokens. One that did not finish counts with the tokens it had, until
+// the world ended or its engine crashed; one without a second token does not count.
 func (r *Result) MeanTPOT() float64 {
 	sum, n := 0., 0
 	for _, o := range r.counted {
@@ -136,9 +129,9 @@ func (r *Result) Good(ttft, tpot float64) float64 {
 // HitRate is the share of prompt tokens that were found in a cache.
 func (r *Result) HitRate() float64 { return r.CachedTokens / max(r.PromptTokens, 1) }
 
-// TokensPerSecond is what finished requests were answered, from the first arrival that counts to the last end: under
-// overload less than what was asked.
-func (r *Result) TokensPerSecond() float64 { return r.OutputTokens / (r.to - r.from).Seconds() }
+// TokensPerSecond is how many tokens came from all engines, whatever became of their requests, from the end of the warm-up to the end of
+// the time that counts: under overload what the fleet can do, else what was asked.
+func (r *Result) TokensPerSecond() float64 { return r.tokensPerSecond }
 
 // Lost is the share of counted requests that failed or did not finish.
 func (r *Result) Lost() float64 { return float64(r.Failed+r.Unfinished) / float64(len(r.counted)) }

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// begin schedules a step: every decoding sequence takes one token, then prompts in order as far as the budget goes, those begun
-// first. An engine without work stays idle.
+// begin schedules a step as vLLM's V1 does (vllm/v1/core/sched/scheduler.py): every running sequence in the order of admission, decoding
+// ones with one token, prompts with as much as the budget leaves; then, unless blocks ran out, those waiting. At most one sequence is in the
+// midst of its prompt, the one admitted last, so that the decoding may come first. An engine without work stays idle.
 func (e *Engine) begin(now time.Duration) {
 	preempted := e.extendDecodes()
 	e.decodes = e.decoding()
@@ -19,9 +20,14 @@ func (e *Engine) begin(now time.Duration) {
 		s.chunk = chunk
 		e.nameBlocks(s, (s.computed+chunk)/BlockTokens)
 	}
-	for _, s := range e.prefill {
-		if chunk := min(s.target-s.computed, budget); chunk > 0 && e.extend(s, s.computed+chunk) {
+	if len(e.prefill) > 0 && budget > 0 {
+		s := e.prefill[0]
+		if chunk := min(s.target-s.computed, budget); blocksOf(s.computed+chunk)-len(s.kv) <= e.cache.free {
+			e.extend(s, s.computed+chunk)
 			spend(s, chunk)
+		} else {
+			e.preempt(s) // the last of the running, it gives up its own
+			preempted = true
 		}
 	}
 	loads := 0
@@ -48,9 +54,8 @@ func (e *Engine) admit(now time.Duration, budget *int, spend func(*Seq, int)) (l
 		}
 		held, idle := e.cache.match(s.Blocks, (s.target-1)/BlockTokens)
 		chunk := min(s.target-held*BlockTokens, *budget)
-		need := blocksOf(held*BlockTokens+chunk) - held
-		if need > e.cache.free-idle {
-			return loads
+		if blocksOf(s.target)-held > e.cache.free-idle {
+			return loads // the whole prompt must fit, though blocks are taken as it is computed (scheduler_reserve_full_isl)
 		}
 		e.waiting.remove(s)
 		e.running.push(s)
@@ -78,15 +83,11 @@ func (e *Engine) admit(now time.Duration, budget *int, spend func(*Seq, int)) (l
 
 func blocksOf(tokens int) int { return (tokens + BlockTokens - 1) / BlockTokens }
 
-// extend gives the sequence blocks for so many tokens; false when there are not enough, with those taken that there are.
-func (e *Engine) extend(s *Seq, tokens int) bool {
+// extend gives the sequence blocks for so many tokens; there must be enough.
+func (e *Engine) extend(s *Seq, tokens int) {
 	for n := blocksOf(tokens); len(s.kv) < n; {
-		if e.cache.free == 0 {
-			return false
-		}
 		s.kv = append(s.kv, e.cache.take())
 	}
-	return true
 }
 
 // extendDecodes gives a block to each decoding sequence that begins one in this step. When blocks run out, the sequence

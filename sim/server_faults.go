@@ -23,7 +23,11 @@ func (s *Server) Stall(stalled bool) {
 func (s *Server) stall(stalled bool) {
 	now := s.now()
 	s.advance(now)
+	stepping := s.engine.stepping
 	s.engine.Freeze(now, stalled)
+	if !stepping && s.engine.stepping { // thawed, it began with what had come
+		s.begun(now)
+	}
 	s.wakeDriver()
 }
 

@@ -360,6 +360,30 @@ func TestDisconnect(t *testing.T) {
 	})
 }
 
+// What comes during a stall is in the queue until the engine goes on, and is computed from then on.
+func TestStallIsQueueTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, small(t))
+		defer b.close()
+		b.get("/sim/fault", `{"fault":"stalled","value":1}`)
+		ended := make(chan int)
+		go func() {
+			status, _ := b.get("/v1/completions", `{"model":"tiny","prompt":"x","max_tokens":10,"ignore_eos":true}`)
+			ended <- status
+		}()
+		time.Sleep(10 * time.Second)
+		b.get("/sim/fault", `{"fault":"stalled","value":0}`)
+		if status := <-ended; status != http.StatusOK {
+			t.Errorf("got status %d", status)
+		}
+		for series, want := range map[string]float64{"request_queue_time_seconds_sum": 10, "request_prefill_time_seconds_sum": 0} {
+			if got := b.value(`vllm:` + series + `{engine="0",model_name="tiny"}`); got < want || got > want+.1 {
+				t.Errorf("%s: got %v, want about %v", series, got, want)
+			}
+		}
+	})
+}
+
 // Faults do what they say, and end.
 func TestServerFaults(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

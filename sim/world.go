@@ -23,8 +23,9 @@ type Options struct {
 	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at
 	// random.
 	Scrape time.Duration
-	// Wire is the mean of the exponentially distributed delay with which a gateway hears of tokens. It doesn't count in
-	// times to first token.
+	// Wire is the mean of the exponentially distributed delay with which a gateway hears of first tokens, of a step's
+	// tokens and of ends, what concerns one request in its order. Results are measured at the engine, so that it counts in no
+	// time to first token. 0 means that everything is heard at once.
 	Wire time.Duration
 	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. Arrivals end
 	// with the workload; the world goes on until all are finished or End.
@@ -76,6 +77,8 @@ type world struct {
 	spare    []*flight
 	after    map[int][]int // requests by the one they follow
 	result   Result
+	// given is how many tokens all engines had given when the counting began and at its end.
+	given [2]int64
 }
 
 // flight is a request on its way.
@@ -87,7 +90,10 @@ type flight struct {
 	first    time.Duration
 	endpoint int
 	gateway  gateway
-	lease    *fleet.Lease // where the gateway is production's
+	attempt  int           // how often it was sent
+	heard    time.Duration // until when its gateway has been told
+	lease    *fleet.Lease  // where the gateway is production's
+	stream   int           // its place among the gateway's streams from the endpoint
 	tried    []int
 	hashes   []uint64
 }
@@ -132,6 +138,12 @@ func (w *world) start() {
 	for i := range w.o.Faults {
 		w.timers.push(timer{at: w.o.Faults[i].At, kind: timerFault, index: i})
 	}
+	if w.o.Warm > 0 {
+		w.timers.push(timer{at: w.o.Warm, kind: timerCount})
+	}
+	if w.o.Until > 0 {
+		w.timers.push(timer{at: w.o.Until, kind: timerCount, index: 1})
+	}
 }
 
 // tickEvery is how often a gateway looks for what passed without an event.
@@ -169,6 +181,18 @@ func (w *world) fire(t timer) {
 		w.timers.push(timer{at: w.now + tickEvery, kind: timerTick, gateway: t.gateway})
 	case timerFault:
 		w.fault(&w.o.Faults[t.index])
+	case timerHear:
+		w.hear(t)
+	case timerCount:
+		w.count(t.index)
+	}
+}
+
+// count notes how many tokens there are at the beginning of what counts, 0, or at its end, 1.
+func (w *world) count(which int) {
+	w.given[which] = 0
+	for _, e := range w.engines {
+		w.given[which] += e.given
 	}
 }
 
@@ -188,7 +212,7 @@ func (w *world) scrape(g, i int) {
 func (w *world) arrive(i int) {
 	f := w.newFlight()
 	r := &w.o.Requests[i]
-	f.index, f.request, f.arrived, f.first, f.tried = i, r, w.now, 0, f.tried[:0]
+	f.index, f.request, f.arrived, f.first, f.heard, f.tried = i, r, w.now, 0, 0, f.tried[:0]
 	f.hashes = r.appendHashes(f.hashes[:0])
 	f.gateway = w.gateways[0]
 	if len(w.gateways) > 1 {
@@ -214,13 +238,21 @@ func (w *world) send(f *flight) {
 	s := &f.seq
 	for {
 		s.Prompt, s.Output, s.Blocks, s.Adapter = f.request.PromptTokens(), f.request.Output, f.hashes, f.request.Adapter
+		f.attempt++
 		f.endpoint = f.gateway.pick(w.now, f)
 		if f.endpoint < 0 {
 			w.end(f, true)
+			w.spare = append(w.spare, f)
 			return
 		}
-		if w.engines[f.endpoint].Submit(w.now, s) {
+		e := w.engines[f.endpoint]
+		if e.Submit(w.now, s) {
 			w.schedule(f.endpoint)
+			return
+		}
+		if !e.Loading(w.now) { // it will never take this request, and says so to the client through the gateway: status 400
+			w.end(f, true)
+			w.tell(f, endRejected)
 			return
 		}
 		f.gateway.done(w.now, f, endRefused)
@@ -239,18 +271,26 @@ func (w *world) schedule(i int) {
 // step ends an engine's step and passes on what happened.
 func (w *world) step(i int) {
 	events := w.engines[i].Step(w.now)
-	for _, g := range w.gateways {
-		g.progress(w.heard(), i)
+	for g := range w.gateways {
+		if w.o.Wire == 0 {
+			w.gateways[g].progress(w.now, i)
+		} else {
+			w.timers.push(timer{at: w.late(), kind: timerHear, news: newsProgress, gateway: g, index: i})
+		}
 	}
 	for _, e := range events {
 		f := w.flights[e.Seq.Tag]
 		switch e.Kind {
 		case FirstToken:
 			f.first = w.now
-			f.gateway.first(w.heard(), f)
+			if w.o.Wire == 0 {
+				f.gateway.first(w.now, f)
+			} else {
+				w.timers.push(timer{at: w.inOrder(f), kind: timerHear, news: newsFirst, index: f.seq.Tag, attempt: f.attempt})
+			}
 		case Finished:
-			f.gateway.done(w.now, f, endFinished)
 			w.end(f, false)
+			w.tell(f, endFinished)
 		case Preempted:
 			w.result.Preemptions++
 		}
@@ -258,15 +298,48 @@ func (w *world) step(i int) {
 	w.schedule(i)
 }
 
-// heard is when a gateway hears of what happens.
-func (w *world) heard() time.Duration {
-	if w.o.Wire == 0 {
-		return w.now
-	}
+// late is when a gateway hears of what happens now.
+func (w *world) late() time.Duration {
 	return w.now + time.Duration(w.rng.ExpFloat64()*float64(w.o.Wire))
 }
 
-// end takes note of a request that is over, and lets those that follow it come.
+// inOrder is when a flight's gateway hears of what happens to it now: after what happened before.
+func (w *world) inOrder(f *flight) time.Duration {
+	f.heard = max(f.heard, w.late())
+	return f.heard
+}
+
+// tell lets a flight's gateway hear that it has ended at its endpoint.
+func (w *world) tell(f *flight, how ending) {
+	t := timer{at: w.now, kind: timerHear, news: newsDone, how: how, index: f.seq.Tag, attempt: f.attempt}
+	if w.o.Wire == 0 {
+		w.hear(t)
+		return
+	}
+	t.at = w.inOrder(f)
+	w.timers.push(t)
+}
+
+// hear is news coming to a gateway.
+func (w *world) hear(t timer) {
+	if t.news == newsProgress {
+		w.gateways[t.gateway].progress(w.now, t.index)
+		return
+	}
+	f := w.flights[t.index]
+	switch {
+	case t.attempt != f.attempt: // its gateway had moved it before
+	case t.news == newsFirst:
+		f.gateway.first(w.now, f)
+	case t.how == endBroken:
+		w.broken(f)
+	default:
+		f.gateway.done(w.now, f, t.how)
+		w.spare = append(w.spare, f)
+	}
+}
+
+// end takes note of a request that is over, and lets those that follow it come. Its flight is free when its gateway has heard of the end.
 func (w *world) end(f *flight, failed bool) {
 	w.open--
 	w.record(f, failed, !failed)
@@ -277,7 +350,6 @@ func (w *world) end(f *flight, failed bool) {
 		}
 	}
 	delete(w.after, f.index)
-	w.spare = append(w.spare, f)
 }
 
 func (w *world) record(f *flight, failed, finished bool) {
@@ -285,7 +357,7 @@ func (w *world) record(f *flight, failed, finished bool) {
 	if f.arrived < w.o.Warm || w.o.Until > 0 && f.arrived >= w.o.Until {
 		return
 	}
-	w.result.add(f, w.now, failed, finished)
+	w.result.add(f, w.now, w.engines[max(f.endpoint, 0)].Produced(&f.seq), failed, finished)
 }
 
 // close counts what has not finished.
@@ -297,6 +369,15 @@ func (w *world) close() {
 	}
 	for _, e := range w.engines {
 		w.result.Steps += e.Steps()
+	}
+	from, to := w.o.Warm, w.now
+	if w.o.Until > 0 && w.now >= w.o.Until {
+		to = w.o.Until
+	} else {
+		w.count(1)
+	}
+	if to > from {
+		w.result.tokensPerSecond = float64(w.given[1]-w.given[0]) / (to - from).Seconds()
 	}
 	w.result.sort()
 }
@@ -317,7 +398,7 @@ func (w *world) fault(x *Fault) {
 			e.Load(w.now + seconds(x.Value))
 		}
 		for _, s := range lost {
-			w.broken(w.flights[s.Tag])
+			w.tell(w.flights[s.Tag], endBroken)
 		}
 	default:
 		panic(fmt.Sprintf("unknown fault %d", x.Kind))
@@ -330,6 +411,7 @@ func (w *world) broken(f *flight) {
 	f.gateway.done(w.now, f, endBroken)
 	if f.first != 0 {
 		w.end(f, true)
+		w.spare = append(w.spare, f)
 		return
 	}
 	f.tried = append(f.tried, f.endpoint)
@@ -362,6 +444,17 @@ const (
 	timerScrape
 	timerTick
 	timerFault
+	timerHear
+	timerCount
+)
+
+// news is what a gateway hears.
+type news uint8
+
+const (
+	newsProgress news = iota // a step has ended, and all that decode have a token
+	newsFirst
+	newsDone
 )
 
 // timer is something that will happen; order makes the order of simultaneous ones a matter of which was set first.
@@ -370,5 +463,8 @@ type timer struct {
 	order   uint64
 	index   int
 	gateway int
+	attempt int
 	kind    timerKind
+	news    news
+	how     ending
 }

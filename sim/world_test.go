@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 	"time"
 )
@@ -80,6 +81,76 @@ func TestFrozenEngineIsLeft(t *testing.T) {
 		Faults: []Fault{{10 * time.Second, 1, Frozen, 0}, {2 * time.Minute, 1, Thawed, 0}}})
 	if late := 1 - r.Good(1, math.Inf(1)); late > .02 || r.Failed > 0 || r.Unfinished > 0 {
 		t.Errorf("%.1f %% of requests waited over a second, %d failed, %d unfinished; want under 2 %%, none, none", 100*late, r.Failed, r.Unfinished)
+	}
+}
+
+// ear is a gateway that writes down when it hears what.
+type ear struct {
+	deaf
+	heard []string
+	at    []time.Duration
+}
+
+func (e *ear) note(now time.Duration, what string) {
+	e.heard, e.at = append(e.heard, what), append(e.at, now)
+}
+
+func (e *ear) pick(time.Duration, *flight) int             { return 0 }
+func (e *ear) first(now time.Duration, _ *flight)          { e.note(now, "first") }
+func (e *ear) progress(now time.Duration, _ int)           { e.note(now, "step") }
+func (e *ear) done(now time.Duration, _ *flight, _ ending) { e.note(now, "done") }
+
+// A gateway hears of what happens late, and never before it has happened; of one request in order. What happened does not depend on when it is heard.
+func TestNewsComesLate(t *testing.T) {
+	run := func(wire time.Duration) (*ear, *Result) {
+		e := &ear{}
+		requests := []Request{{Follows: -1, Prompt: []Segment{{1, 500}}, Output: 400}, {At: 30 * time.Second, Follows: -1, Prompt: []Segment{{2, 5}}, Output: 1}}
+		return e, Run(Options{Engines: engines("l8-h100", 1), Requests: requests, Wire: wire, Policy: Policy{"ear", func(*world) gateway { return e }}})
+	}
+	at := func(e *ear, what string) time.Duration { return e.at[slices.Index(e.heard, what)] }
+	now, there := run(0)
+	late, here := run(2 * time.Millisecond)
+	if there.Mean() != here.Mean() || there.MeanTPOT() != here.MeanTPOT() || there.Steps != here.Steps {
+		t.Errorf("heard at once %v, late %v: want the same", summary(there), summary(here))
+	}
+	if !slices.IsSorted(late.at) || at(late, "first") <= at(now, "first") || at(late, "done") <= at(now, "done") || at(late, "done") < at(late, "first") {
+		t.Errorf("first token at %v heard at %v, end at %v heard at %v", at(now, "first"), at(late, "first"), at(now, "done"), at(late, "done"))
+	}
+	sum, steps := func(e *ear) (sum time.Duration, n time.Duration) {
+		for i, what := range e.heard {
+			if what == "step" && e.at[i] < 20*time.Second {
+				sum, n = sum+e.at[i], n+1
+			}
+		}
+		return sum, n
+	}, time.Duration(400)
+	was, n := sum(now)
+	is, m := sum(late)
+	if n != steps || m != steps || (is-was)/steps < 1700*time.Microsecond || (is-was)/steps > 2300*time.Microsecond {
+		t.Errorf("%d and %d of %d steps, heard %v late in the mean, want 2ms", n, m, steps, (is-was)/steps)
+	}
+}
+
+// A request that an engine will never take fails, and the engine is no worse for it.
+func TestTooLongAPromptFails(t *testing.T) {
+	requests := []Request{{Follows: -1, Prompt: []Segment{{1, 1 << 20}}, Output: 5}}
+	for i := range 20 {
+		requests = append(requests, Request{At: time.Duration(i+1) * time.Millisecond, Follows: -1, Prompt: []Segment{{uint64(i) + 2, 100}}, Output: 5})
+	}
+	for _, p := range []Policy{Latency(), RoundRobin()} {
+		r := Run(Options{Engines: engines("l8-h100", 1), Requests: requests, Policy: p, Wire: 2 * time.Millisecond})
+		if r.Failed != 1 || r.Counted() != 21 || r.Unfinished != 0 {
+			t.Errorf("%s: %d of %d failed, %d unfinished; want 1 of 21, 0", p.Name, r.Failed, r.Counted(), r.Unfinished)
+		}
+	}
+}
+
+// Requests that do not finish count with what they had: tokens come at the engine's speed, whether their requests end in time or not.
+func TestUnfinishedRequestsCount(t *testing.T) {
+	requests := []Request{{Follows: -1, Prompt: []Segment{{1, 100}}, Output: 100000}, {Follows: -1, Prompt: []Segment{{2, 100}}, Output: 100000}}
+	r := Run(Options{Engines: engines("l8-h100", 1), Requests: requests, Policy: RoundRobin(), End: time.Minute})
+	if tpot := 1000 * r.MeanTPOT(); r.Unfinished != 2 || tpot < 6 || tpot > 8 || math.Abs(r.TokensPerSecond()*r.MeanTPOT()-2) > .02 {
+		t.Errorf("got %d unfinished, %.2f ms a token and %.0f tokens/s, want 2, about 7, and 2 every so long", r.Unfinished, tpot, r.TokensPerSecond())
 	}
 }
 

@@ -21,7 +21,7 @@ type benchOptions struct {
 	quick, noLabels, json, check  bool
 	seeds, replicas               int
 	rows, policies                []string
-	scrape, length                time.Duration
+	scrape, wire, length          time.Duration
 	trace, workload, fleet, plot  string
 	speed, rate                   float64
 	speedGiven, rateGiven, seeded bool
@@ -58,6 +58,7 @@ command gives the same figures on any number of cores.`,
 	f.BoolVar(&o.noLabels, "no-labels", false, "don't tell the gateway which GPU an endpoint has: it has to tell kinds apart by their speed")
 	f.IntVar(&o.replicas, "replicas", 1, "how many gateways that share nothing there are")
 	f.DurationVar(&o.scrape, "scrape", 50*time.Millisecond, "time between two readings of an endpoint")
+	f.DurationVar(&o.wire, "wire", 2*time.Millisecond, "mean time after which the gateway hears of first tokens, of a step's tokens and of ends, at random (0: at once)")
 	f.DurationVar(&o.length, "for", 0, "how long requests arrive, of which the first 20s don't count (0: a trace's own length, else 3m)")
 	f.StringVar(&o.trace, "trace", "", "replay the requests of `FILE`: lines of JSON as Mooncake's traces, or CSV as Azure's")
 	f.Float64Var(&o.speed, "speed", 1, "how many times as fast the trace runs")
@@ -130,15 +131,15 @@ func benchTitle(t *sim.Table) string {
 }
 
 func (o *benchOptions) experiment() (sim.Experiment, error) {
-	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Scrape: o.scrape, For: o.length}
+	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Scrape: o.scrape, Wire: o.wire, For: o.length}
 	if o.quick && !o.seeded {
 		e.Seeds = 4
 	}
 	switch {
 	case e.Seeds < 1 || o.replicas < 1:
 		return e, fmt.Errorf("cannot bench: --seeds %d and --replicas %d must be at least 1", e.Seeds, o.replicas)
-	case o.scrape <= 0 || o.length < 0:
-		return e, fmt.Errorf("cannot bench: --scrape %v must be above 0, --for %v not below", o.scrape, o.length)
+	case min(o.scrape-1, o.length, o.wire) < 0:
+		return e, fmt.Errorf("cannot bench: --scrape %v must be above 0, --for %v and --wire %v not below", o.scrape, o.length, o.wire)
 	case o.fleet != "" && o.trace == "" && o.workload == "":
 		return e, fmt.Errorf("cannot bench: --fleet needs --trace or --workload, rows bring their own")
 	case o.speedGiven && o.trace == "" || o.rateGiven && o.workload == "":
