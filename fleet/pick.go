@@ -44,6 +44,10 @@ type Lease struct {
 	Endpoint Endpoint
 	// Reason is what was decided in a few words, for a header or a log.
 	Reason string
+	// Cached is how many tokens of the prompt are expected to be in the endpoint's cache. CachedExact says that the endpoint's own
+	// events and the prompt's tokens tell it, to the engine's block; else it is estimated.
+	Cached      int
+	CachedExact bool
 
 	pool       *Pool
 	ep         *endpoint
@@ -59,6 +63,7 @@ type Lease struct {
 	done       bool
 	firstAt    float64
 	lost       chan struct{}
+	expected   []uint64 // blocks that the endpoint has been sent and may not have computed yet
 }
 
 // Choice is what a Pick decided, whether an endpoint may serve or none.
@@ -78,6 +83,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	}
 	cfg := p.config()
 	v := &p.view
+	p.settle(now.Seconds())
 	p.gather(now.Seconds(), cfg, r)
 	c := Choice{Decision: cfg.Profile.Decide(v)}
 	if r.Record {
@@ -143,7 +149,7 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 	}
 	p.match = p.match[:p.slots]
 	ends := p.endsOf(r)
-	p.index.Match(r.Blocks, ends, p.match, &p.matched)
+	p.exact.Match(&p.index, r.Blocks, ends, p.match, &p.matched)
 	best := int32(0)
 	for i, ep := range p.rows {
 		p.view.Cached[i] = float32(p.index.Held(ep.slot))
@@ -226,6 +232,7 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 		ep.expected[r.Adapter] = now
 	}
 	p.index.Add(ep.slot, r.Blocks, p.endsOf(r), &p.matched)
+	p.expect(l, r)
 	p.means.sent(float64(uncached))
 	return l
 }
@@ -274,6 +281,7 @@ func (l *Lease) FirstByte(now time.Duration) {
 		return
 	}
 	l.begun, l.firstAt = true, now.Seconds()
+	l.settleAt(l.firstAt)
 	l.ep.saw(now)
 	if !l.streamed {
 		l.prefilled()
@@ -346,6 +354,7 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 		return
 	}
 	l.done = true
+	l.settleAt(t)
 	l.prefilled()
 	delete(ep.leases, l)
 	if ep.row >= 0 {

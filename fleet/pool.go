@@ -30,28 +30,31 @@ type Pool struct {
 	rows  []*endpoint
 	by    map[string]*endpoint
 	index prefix.Index
+	exact prefix.Exact
 	spare []int // index slots to reuse
 	slots int
 	dirty bool
 	// unitBytes is Request.UnitBytes of the first request, 0 before.
 	unitBytes int
 
-	view    route.View
-	match   []int32
-	ends    []int32 // 1, 2, 3 …
-	matched prefix.Matched
-	rents   rents
-	census  census
-	rentKey uint64 // of the request being decided, 0 when nobody holds any of it
-	kinds   []kind
-	means   means
+	view     route.View
+	match    []int32
+	ends     []int32 // 1, 2, 3 …
+	matched  prefix.Matched
+	settling settling
+	rents    rents
+	census   census
+	rentKey  uint64 // of the request being decided, 0 when nobody holds any of it
+	kinds    []kind
+	means    means
 }
 
 // endpoint is the live state of one endpoint, guarded by the pool's mutex but for lastByte.
 type endpoint struct {
 	Endpoint
-	slot int
-	row  int
+	slot   int
+	row    int
+	ledger *prefix.Ledger
 
 	reading    Reading
 	readAt     float64
@@ -144,6 +147,7 @@ func (p *Pool) place(endpoints []Endpoint) (left bool) {
 	for name, ep := range p.by {
 		if keep[name] == nil {
 			p.index.Clear(ep.slot)
+			ep.ledger.Close()
 			p.spare = append(p.spare, ep.slot)
 			ep.row, left = -1, true
 			ep.moveByteless()
@@ -165,6 +169,7 @@ func (p *Pool) newEndpoint(e Endpoint) *endpoint {
 		p.slots++
 	}
 	p.index.Resize(ep.slot, p.unitsFor(ep))
+	ep.ledger = p.exact.Open(ep.slot)
 	return ep
 }
 
@@ -236,6 +241,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	}
 	if restarted(&ep.reading, &r) {
 		p.index.Clear(ep.slot)
+		ep.ledger.Doubt()
 		clear(ep.expected)
 	}
 	p.learnFromEngine(ep, &r)
@@ -256,6 +262,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	maps.DeleteFunc(ep.expected, func(_ string, sent float64) bool { return now.Seconds()-sent >= expectFor })
 	if resized {
 		p.index.Resize(ep.slot, p.unitsFor(ep))
+		ep.ledger.Resize(int(min(r.KVTokens, 1<<40)))
 	}
 	p.dirty = true
 }
@@ -324,6 +331,7 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 	case Unreachable:
 		if ep.down == "" {
 			p.index.Clear(ep.slot) // it comes back, if it does, with an empty cache
+			ep.ledger.Doubt()
 			clear(ep.expected)
 		}
 		ep.down, ep.stalled = cmp.Or(why, "unreachable"), false
@@ -375,6 +383,7 @@ func (p *Pool) Tick(now time.Duration) {
 	if p.dirty {
 		p.rebuild()
 	}
+	p.settle(now.Seconds())
 	t, limit := now.Seconds(), p.config().StaleAfter.Seconds()
 	for _, ep := range p.rows {
 		if ep.unmetered {

@@ -24,6 +24,7 @@ type Index struct {
 	sizes   []int32  // units per entry
 	held    []uint64 // words bits per entry: slots that hold it
 	used    []uint64 // words bits per entry: slots that used it since their queue last passed it
+	fresh   []uint64 // words bits per entry: slots that were sent it and may not have computed it yet
 	free    []int32
 	words   int
 	slots   []queue
@@ -65,13 +66,20 @@ func (x *Index) grow(slot int) {
 	if words <= x.words {
 		return
 	}
-	held, used := make([]uint64, len(x.keys)*words), make([]uint64, len(x.keys)*words)
-	for e := range x.keys {
-		copy(held[e*words:], x.held[e*x.words:(e+1)*x.words])
-		copy(used[e*words:], x.used[e*x.words:(e+1)*x.words])
+	x.held, x.used, x.fresh = widen(x.held, x.words, words), widen(x.used, x.words, words), widen(x.fresh, x.words, words)
+	x.words, x.alive = words, make([]uint64, words)
+}
+
+// widen gives rows of so many words more of them.
+func widen(bits []uint64, from, to int) []uint64 {
+	if from == 0 {
+		return nil
 	}
-	x.held, x.used, x.words = held, used, words
-	x.alive = make([]uint64, words)
+	out := make([]uint64, len(bits)/from*to)
+	for i := range len(bits) / from {
+		copy(out[i*to:], bits[i*from:(i+1)*from])
+	}
+	return out
 }
 
 // Match counts, for every slot, how many units of prompt it holds of the leading blocks, into dst (one value per slot,
@@ -180,6 +188,29 @@ func (x *Index) Add(slot int, blocks []uint64, ends []int32, m *Matched) {
 	}
 }
 
+// Expect notes that the slot was sent the blocks just now and will hold them, whatever its events have said so far; it
+// follows the Add. Blocks that the slot has no room for are passed over.
+func (x *Index) Expect(slot int, blocks []uint64) { x.mark(slot, blocks, true) }
+
+// Settle ends what Expect began: the blocks were computed, or will not be, and events tell.
+func (x *Index) Settle(slot int, blocks []uint64) { x.mark(slot, blocks, false) }
+
+func (x *Index) mark(slot int, blocks []uint64, fresh bool) {
+	w, bit, last := slot>>6, uint64(1)<<(slot&63), int32(-1)
+	for _, block := range blocks {
+		e, ok := x.find(block, last)
+		if !ok {
+			continue
+		}
+		last = e
+		if i := int(e)*x.words + w; !fresh {
+			x.fresh[i] &^= bit
+		} else if x.held[i]&bit != 0 {
+			x.fresh[i] |= bit
+		}
+	}
+}
+
 // entry finds or makes the entry of a block; what Match found is right unless an eviction has freed or reused it since.
 // A freed entry has key 0, which is also a hash that a prompt can be made to have.
 func (x *Index) entry(block uint64, k int, size int32, m *Matched) int32 {
@@ -196,7 +227,7 @@ func (x *Index) entry(block uint64, k int, size int32, m *Matched) int32 {
 		e = int32(len(x.keys))
 		x.keys, x.sizes = append(x.keys, 0), append(x.sizes, 0)
 		for range x.words {
-			x.held, x.used = append(x.held, 0), append(x.used, 0)
+			x.held, x.used, x.fresh = append(x.held, 0), append(x.used, 0), append(x.fresh, 0)
 		}
 	}
 	x.keys[e], x.sizes[e] = block, size
@@ -227,6 +258,7 @@ func (x *Index) release(e int32, w int, bit uint64) {
 	base := int(e) * x.words
 	x.held[base+w] &^= bit
 	x.used[base+w] &^= bit
+	x.fresh[base+w] &^= bit
 	for _, have := range x.held[base : base+x.words] {
 		if have != 0 {
 			return

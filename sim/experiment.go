@@ -35,10 +35,12 @@ func SelectPolicies(names []string) ([]Policy, error) {
 			out = append(out, Weights())
 		case "latency":
 			out = append(out, Latency())
+		case "latency-events":
+			out = append(out, ExactLatency())
 		case "greedy":
 			out = append(out, Greedy())
 		default:
-			return nil, fmt.Errorf("cannot find policy %q: known are round-robin, least-requests, weights, latency, greedy", name)
+			return nil, fmt.Errorf("cannot find policy %q: known are round-robin, least-requests, weights, latency, latency-events, greedy", name)
 		}
 	}
 	return out, nil

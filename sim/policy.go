@@ -89,6 +89,7 @@ type production struct {
 	tried  []string
 	// streams are the requests after their first token, by endpoint.
 	streams [][]*flight
+	exact   *exactPrefixes // nil where prefixes are guessed
 }
 
 func newProduction(w *world, profile *route.Profile) *production {
@@ -121,6 +122,9 @@ func (p *production) pick(now time.Duration, f *flight) int {
 	lease, d := p.pool.Pick(now, &fleet.Request{Model: "sim", Adapter: f.request.Adapter, PromptBytes: prompt * bytesPerToken, Blocks: p.prefix,
 		Ends: p.ends, UnitBytes: unitBytes, Streamed: true, Tried: p.tried, Seed: p.rng.Uint64() | 1})
 	f.lease = lease
+	if p.exact != nil {
+		p.exact.learn(p, f)
+	}
 	if lease == nil {
 		return -1
 	}

@@ -76,6 +76,7 @@ type world struct {
 	flights  []*flight
 	spare    []*flight
 	after    map[int][]int // requests by the one they follow
+	todo     map[int]func()
 	result   Result
 	// given is how many tokens all engines had given when the counting began and at its end.
 	given [2]int64
@@ -181,6 +182,10 @@ func (w *world) fire(t timer) {
 		w.timers.push(timer{at: w.now + tickEvery, kind: timerTick, gateway: t.gateway})
 	case timerFault:
 		w.fault(&w.o.Faults[t.index])
+	case timerDo:
+		do := w.todo[t.index]
+		delete(w.todo, t.index)
+		do()
 	case timerHear:
 		w.hear(t)
 	case timerCount:
@@ -262,6 +267,7 @@ func (w *world) send(f *flight) {
 
 // schedule sets the timer for the engine's step, if it has a new one.
 func (w *world) schedule(i int) {
+	w.publish(i)
 	if at, ok := w.engines[i].Next(); ok && at != w.due[i] {
 		w.due[i] = at
 		w.timers.push(timer{at: at, kind: timerStep, index: i})
@@ -444,6 +450,7 @@ const (
 	timerScrape
 	timerTick
 	timerFault
+	timerDo
 	timerHear
 	timerCount
 )

@@ -1,0 +1,110 @@
+package fleet
+
+import (
+	"slices"
+
+	"github.com/sluice-gateway/sluice/prefix"
+)
+
+// FollowEvents says how well an endpoint's KV events are known from here on; what they have said so far is forgotten. Call it when events
+// begin to come, when some were lost, when the engine has restarted, and with prefix.NotFollowed when there are none any more: the
+// endpoint is then guessed by what was sent there, which is never forgotten. Unknown names are ignored.
+func (p *Pool) FollowEvents(endpoint string, f prefix.Following) {
+	if l := p.ledger(endpoint); l != nil {
+		l.Follow(f)
+	}
+}
+
+// ObserveBlocks takes KV events of an endpoint, in the order in which they happened. It does not hold up picks for longer than a few
+// microseconds at a time. Events of an endpoint that is not followed, or not there, change nothing.
+func (p *Pool) ObserveBlocks(endpoint string, events []prefix.Event) {
+	if l := p.ledger(endpoint); l != nil {
+		l.Apply(events)
+	}
+}
+
+// LearnPrompt takes a prompt whose tokens have become known. Its Blocks are those of the Request.
+func (p *Pool) LearnPrompt(prompt *prefix.Prompt) { p.exact.Learn(prompt) }
+
+// WantsTokens reports whether to learn the tokens of the prompt with these blocks would tell something new.
+func (p *Pool) WantsTokens(blocks []uint64) bool { return p.exact.Wants(blocks) }
+
+func (p *Pool) ledger(endpoint string) *prefix.Ledger {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ep := p.by[endpoint]; ep != nil {
+		return ep.ledger
+	}
+	return nil
+}
+
+// settleAfter is how many seconds after a prompt was computed its events have come for certain; until then the endpoint counts as
+// holding what it was sent.
+const settleAfter = .5
+
+// settling is the leases whose prompts have been computed, in the order of the time from which events tell what is held.
+type settling struct {
+	due   []settlement
+	first int
+	spare [][]uint64 // memory of those that are over
+}
+
+type settlement struct {
+	at     float64
+	ep     *endpoint
+	blocks []uint64
+}
+
+// expect notes what the chosen endpoint is expected to find in its cache, and to hold once it has computed the rest.
+func (p *Pool) expect(l *Lease, r *Request) {
+	v, ep := &p.view, l.ep
+	l.Cached = max(min(int(v.Match[ep.row]*v.Request.UnitTokens), int(v.Request.PromptTokens)-1), 0)
+	ends := p.endsOf(r)
+	n := 0
+	if at, ok := slices.BinarySearch(ends, p.match[ep.slot]); ok {
+		n = at + 1
+	}
+	if len(r.Blocks) > 0 {
+		if tokens, ok := p.exact.Cached(ep.slot, r.Blocks[max(n-1, 0)], n == len(r.Blocks)); ok {
+			l.Cached, l.CachedExact = tokens, true
+			if n == 0 {
+				l.Cached = 0
+			}
+		}
+	}
+	if _, _, followed := ep.ledger.Held(); !followed || n == len(r.Blocks) {
+		return
+	}
+	if k := len(p.settling.spare); k > 0 {
+		l.expected, p.settling.spare = p.settling.spare[k-1], p.settling.spare[:k-1]
+	}
+	l.expected = append(l.expected, r.Blocks[n:]...)
+	p.index.Expect(ep.slot, l.expected)
+}
+
+// settleAt lets events tell from a moment after now on what the endpoint holds of the lease's prompt.
+func (l *Lease) settleAt(now float64) {
+	if l.expected != nil {
+		s := &l.pool.settling
+		s.due = append(s.due, settlement{now + settleAfter, l.ep, l.expected})
+		l.expected = nil
+	}
+}
+
+// settle ends the expectations whose time has come.
+func (p *Pool) settle(now float64) {
+	s := &p.settling
+	for s.first < len(s.due) && s.due[s.first].at <= now {
+		d := &s.due[s.first]
+		if d.ep.row >= 0 {
+			p.index.Settle(d.ep.slot, d.blocks)
+		}
+		s.spare = append(s.spare, d.blocks[:0])
+		*d = settlement{}
+		s.first++
+	}
+	if s.first > len(s.due)/2 {
+		s.due = s.due[:copy(s.due, s.due[s.first:])]
+		s.first = 0
+	}
+}
