@@ -26,6 +26,9 @@ type Request struct {
 	Streamed bool
 	// Tried names endpoints that failed this request before.
 	Tried []string
+	// Suspect says that an endpoint has failed while it served this request. A second one that does proves nothing: it
+	// may be the request that makes them fail.
+	Suspect bool
 	// Seed decides what nothing else decides; 0 draws one at random. A simulation gives its own, to be the same each
 	// time.
 	Seed uint64
@@ -61,6 +64,8 @@ type Lease struct {
 	begun      bool
 	told       bool
 	done       bool
+	suspect    bool // Request.Suspect
+	probe      bool // sent to an endpoint in doubt
 	firstAt    float64
 	lost       chan struct{}
 	expected   []uint64 // blocks that the endpoint has been sent and may not have computed yet
@@ -129,6 +134,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	p.gatherSteps(now)
 	for i, ep := range p.rows {
 		v.Tried[i] = len(r.Tried) > 0 && slices.Contains(r.Tried, ep.Name)
+		v.Errors[i], v.LastByte[i] = float32(ep.errorShare(now)), time.Duration(ep.lastByte.Load()).Seconds()
 	}
 }
 
@@ -210,7 +216,8 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	v, ep := &p.view, p.rows[row]
 	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
 	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
-		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, queued: true, lost: make(chan struct{})}
+		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, queued: true, suspect: r.Suspect, lost: make(chan struct{})}
+	p.probe(l, now)
 	ep.leases[l] = struct{}{}
 	if l.prev = ep.last; l.prev != nil {
 		l.prev.next = l
@@ -283,6 +290,7 @@ func (l *Lease) FirstByte(now time.Duration) {
 	l.begun, l.firstAt = true, now.Seconds()
 	l.settleAt(l.firstAt)
 	l.ep.saw(now)
+	p.serves(l)
 	if !l.streamed {
 		l.prefilled()
 		return
@@ -333,6 +341,8 @@ const (
 	Failed
 	// Refused: no connection could be made.
 	Refused
+	// Full: the endpoint answered that it takes no more, or no more yet (429, 503). That is no fault.
+	Full
 )
 
 // Outcome is what is known when a request ends at an endpoint. Zero counts mean not known.
@@ -341,9 +351,6 @@ type Outcome struct {
 	// PromptTokens and OutputTokens are from the engine's usage; OutputTokens may be counted events.
 	PromptTokens, OutputTokens int
 }
-
-// failsToEject is how many server errors in a row put an endpoint aside; a refused connection does at once.
-const failsToEject = 3
 
 // Done ends the lease. Only the first call counts.
 func (l *Lease) Done(now time.Duration, o Outcome) {
@@ -368,31 +375,13 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 			v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
 		}
 	}
-	switch o.Ending {
-	case Finished:
-		ep.fails, ep.ejectedUntil = 0, 0
+	p.judge(l, t, o.Ending)
+	if o.Ending == Finished {
 		p.means.finished(l.promptSize, o)
 		if l.streamed && l.begun && o.OutputTokens > 1 {
 			p.learnDecode(ep, t-l.firstAt, float64(o.OutputTokens-1))
 		}
-	case Failed, Refused:
-		if t < ep.ejectedUntil {
-			break // one fault ends many requests, and is one fault
-		}
-		ep.fails++
-		if o.Ending == Refused || ep.fails >= failsToEject {
-			ep.ejectedUntil = t + ejection(ep.fails)
-		}
 	}
-	if ep.row >= 0 {
-		p.view.EjectedUntil[ep.row] = ep.ejectedUntil
-	}
-}
-
-// ejection is how many seconds an endpoint stays aside after so many failures in a row: one second, doubling up to
-// thirty, so that a fault that passes is forgotten soon and one that stays costs little.
-func ejection(fails int) float64 {
-	return math.Min(math.Ldexp(1, min(fails-1, 10)), 30)
 }
 
 // InFlight is the number of requests counted at all endpoints.

@@ -80,10 +80,9 @@ type endpoint struct {
 	lastByte     atomic.Int64 // nanoseconds of the fleet's clock
 	stepAt, step atomic.Int64 // when the last step was seen to end, and how long one without prompts takes, in nanoseconds
 	lastCold     float64      // when a request without a match was last sent
-	fails        int
-	ejectedUntil float64
-	speed        speed
-	kind         int32
+	health
+	speed speed
+	kind  int32
 }
 
 // NewPool makes an empty pool; Apply gives it its settings.
@@ -295,6 +294,23 @@ func (p *Pool) refuge(now float64) bool {
 	})
 }
 
+// mostFresh reports whether at least half of the endpoints that may serve were read or heard of lately. Otherwise the
+// readings are at fault, and what waits stays where it is, as the filter stale has it.
+func (p *Pool) mostFresh(now float64) bool {
+	limit := p.config().StaleAfter.Seconds()
+	serving, fresh := 0, 0
+	for _, ep := range p.rows {
+		if ep.state&(route.NotReady|route.Draining|route.Stalled) != 0 {
+			continue
+		}
+		serving++
+		if ep.state&route.Unmetered != 0 || now-max(ep.readAt, time.Duration(ep.lastByte.Load()).Seconds()) <= limit {
+			fresh++
+		}
+	}
+	return 2*fresh >= serving
+}
+
 // restarted reports that the engine's counters fell, which they do only by a restart: its cache is empty.
 func restarted(old, now *Reading) bool {
 	return now.PrefillTokens < old.PrefillTokens || now.DecodeTokens < old.DecodeTokens
@@ -390,7 +406,7 @@ func (p *Pool) Tick(now time.Duration) {
 			ep.sweep(t, p)
 		}
 	}
-	if !p.refuge(t) {
+	if !p.refuge(t) || !p.mostFresh(t) {
 		return
 	}
 	for _, ep := range p.rows {
@@ -430,11 +446,11 @@ func (p *Pool) layout(s *route.Snapshot) {
 	v.Snapshot = s
 	n := s.Len()
 	if len(v.InFlight) != n {
-		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match, &v.Cached} {
+		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match, &v.Cached, &v.Errors} {
 			*c = make(route.Column, n)
 		}
 		v.HeadSince, v.StepEnd = make([]float64, n), make([]float64, n)
-		v.LastCold, v.EjectedUntil = make([]float64, n), make([]float64, n)
+		v.LastCold, v.EjectedUntil, v.LastByte = make([]float64, n), make([]float64, n), make([]float64, n)
 		v.Adapters, v.Tried = make([]route.Adapter, n), make([]bool, n)
 	}
 	for i, ep := range p.rows {
@@ -560,7 +576,7 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 		}
 		return "stale"
 	case now < ep.ejectedUntil:
-		s.Why = fmt.Sprintf("%d failures in a row", ep.fails)
+		s.Why = ep.health.why()
 		return "ejected"
 	}
 	return "ready"

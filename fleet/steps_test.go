@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -82,6 +83,48 @@ func TestStaleEndpointLeavesAndReturns(t *testing.T) {
 	}
 	if s := p.Status(sec(60))[0]; s.State != "stale" || s.Why == "" {
 		t.Errorf("got state %q because %q, want stale with a reason", s.State, s.Why)
+	}
+}
+
+// F06, F07: the metrics of one endpoint after another are blocked while all of them serve. As long as answers flow
+// there, or once most are unreadable, the rest are not left with everyone's requests, and what waits is not moved.
+func TestReadingsThatFailOneByOne(t *testing.T) {
+	for _, flowing := range []bool{true, false} {
+		p := newPool(t, 8)
+		waiting := make(map[string]*Lease)
+		for _, e := range p.Endpoints() {
+			waiting[e.Name] = at(t, p, 0, e.Name, *short())
+		}
+		for now := 1.; now <= 50; now++ {
+			blocked := int(now / 5) // each 5 s another one
+			got := make(map[string]int)
+			for i, e := range p.Endpoints() {
+				if i >= blocked {
+					p.Observe(sec(now), sec(now), e.Name, idle(now), nil)
+				}
+				if flowing {
+					waiting[e.Name].Progress(sec(now))
+				}
+			}
+			for range 400 {
+				l := pick(t, p, now, short())
+				got[l.Endpoint.Name]++
+				l.Done(sec(now), Outcome{Ending: Aborted})
+			}
+			most := 0
+			for _, n := range got {
+				most = max(most, n)
+			}
+			if want := map[bool]int{true: 90, false: 150}[flowing]; most > want {
+				t.Errorf("answers flow %v, %d of 8 blocked: one endpoint got %d of 400 requests, want at most %d", flowing, min(blocked, 8), most, want)
+			}
+			if p.Tick(sec(now)); flowing && slices.ContainsFunc(p.Endpoints(), func(e Endpoint) bool { return told(waiting[e.Name]) }) {
+				t.Fatalf("%v s: told to move from an endpoint whose answers flow", now)
+			}
+		}
+		for _, l := range waiting {
+			l.Done(sec(51), Outcome{})
+		}
 	}
 }
 
@@ -329,87 +372,6 @@ func TestIdleIsNotStalled(t *testing.T) {
 	}
 }
 
-// end picks at name (of e0 and e1) and ends the request so.
-func end(at float64, name string, times int, e Ending) func(*Pool) {
-	return func(p *Pool) {
-		var open []*Lease
-		for range times {
-			tried := "e1:8000"
-			if name == "e1" {
-				tried = "e0:8000"
-			}
-			if l, _ := p.Pick(sec(at), &Request{Model: "m", PromptBytes: 10, Streamed: true, Tried: []string{tried}}); l != nil {
-				open = append(open, l)
-			}
-		}
-		for _, l := range open {
-			l.Done(sec(at), Outcome{Ending: e})
-		}
-	}
-}
-
-// E16: being put aside ends by itself, soon after one fault and later where faults go on, and a success ends it at
-// once.
-func TestEjectionExpires(t *testing.T) {
-	fresh := func(at float64) func(*Pool) { return func(p *Pool) { observeAll(p, at) } }
-	play(t, newPool(t, 2), []step{
-		{at: 0, says: "two errors are no proof", do: end(0, "e0", 2, Failed), want: "e0 e1"},
-		{at: 0, says: "three in a row are", do: end(0, "e0", 1, Failed), want: "e1"},
-		{at: 3.9, says: "aside", do: fresh(3.9), want: "e1"},
-		{at: 4, says: "over", want: "e0 e1"},
-		{at: 4, says: "one more error and it is out for longer", do: end(4, "e0", 1, Failed), want: "e1"},
-		{at: 11.9, says: "aside", do: fresh(11.9), want: "e1"},
-		{at: 12, says: "over", want: "e0 e1"},
-		{at: 12, says: "a success forgets the past", do: end(12, "e0", 1, Finished), want: "e0 e1"},
-		{at: 12, says: "so two errors are no proof again", do: end(12, "e0", 2, Failed), want: "e0 e1"},
-		{at: 12, says: "who leaves or moves proves nothing", do: both(end(12, "e0", 5, Aborted), end(12, "e0", 5, Moved)), want: "e0 e1"},
-	})
-	play(t, newPool(t, 2), []step{
-		{at: 0, says: "a refused connection is proof at once", do: end(0, "e0", 1, Refused), want: "e1"},
-		{at: 1, says: "for a second", want: "e0 e1"},
-		{at: 1, says: "both out: a doubtful endpoint beats none", do: both(end(1, "e0", 1, Refused), end(1, "e1", 1, Refused)), want: "e0 e1"},
-	})
-	play(t, newPool(t, 2), []step{
-		{at: 0, says: "one broken connection takes fifty requests with it", do: end(0, "e0", 50, Failed), want: "e1"},
-		{at: 4, says: "and is one fault", do: fresh(4), want: "e0 e1"},
-	})
-}
-
-func TestEjectionIsBounded(t *testing.T) {
-	for fails, want := range map[int]float64{1: 1, 2: 2, 3: 4, 5: 16, 6: 30, 1000: 30, 1 << 40: 30} {
-		if got := ejection(fails); got != want {
-			t.Errorf("ejection(%d): got %v s, want %v", fails, got, want)
-		}
-	}
-}
-
-// E13: an endpoint that fails at once looks idle for ever; it must not draw everyone's requests.
-func TestFastFailingEndpointIsNoSink(t *testing.T) {
-	p := newPool(t, 4)
-	failed, open := 0, []*Lease{}
-	for i := range 2000 {
-		now := float64(i) / 100
-		observeAll(p, now)
-		l := pick(t, p, now, short())
-		if l.Endpoint.Name == "e2:8000" {
-			l.Done(sec(now), Outcome{Ending: Failed})
-			failed++
-			continue
-		}
-		l.FirstByte(sec(now))
-		if open = append(open, l); len(open) > 20 {
-			open[0].Done(sec(now), Outcome{OutputTokens: 50})
-			open = open[1:]
-		}
-	}
-	if failed > 8 {
-		t.Errorf("in 20 s and 2000 requests, %d went to the endpoint that fails them", failed)
-	}
-	if failed < 4 {
-		t.Errorf("it was tried %d times only: it would never come back", failed)
-	}
-}
-
 // E19: a draining endpoint gets nothing new and keeps what it has; taken back, it serves again. Draining hides no other
 // fault.
 func TestDrain(t *testing.T) {
@@ -602,7 +564,7 @@ func TestStatus(t *testing.T) {
 	for _, s := range p.Status(sec(5.5)) {
 		got[s.Endpoint.Name] = s.State + ": " + s.Why
 	}
-	want := map[string]string{"e0:8000": "ready: ", "e1:8000": "not ready: connection refused", "e2:8000": "ejected: 1 failures in a row",
+	want := map[string]string{"e0:8000": "ready: ", "e1:8000": "not ready: connection refused", "e2:8000": "ejected: 1 failures in a row; after this pause one request at a time is tried",
 		"e3:8000": "draining: taken out of traffic by configuration", "e4:8000": "stale: last reading 5.5 s ago", "e5:8000": "ready: ", "e6:8000": "stale: not asked yet"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

@@ -248,10 +248,7 @@ func (c *call) conclude(p *copier, err error) {
 	o := why.outcome()
 	if why == causeNone {
 		c.trailers(a)
-		o.Ending, c.ended.Whole = fleet.Finished, true
-		if a.resp.StatusCode >= http.StatusInternalServerError {
-			o.Ending = fleet.Failed
-		}
+		o.Ending, c.ended.Whole = statusEnding(a.resp.StatusCode), true
 	} else {
 		c.breakOff(p, why)
 	}

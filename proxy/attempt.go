@@ -278,11 +278,15 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 	if !started {
 		c.countAbort(why)
 		a.end(why.outcome())
+		if why == causeBroken {
+			c.want.Suspect = true
+			c.breaks++
+		}
 		switch {
 		case why.final() && next != nil:
 			next.Done(c.g.now(), fleet.Outcome{Ending: fleet.Moved})
 			next = nil
-		case !why.final() && next == nil && !a.final:
+		case !why.final() && next == nil && !a.final && c.breaks < maxBreaks:
 			next = c.pick()
 		}
 		return why, next
@@ -290,16 +294,35 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 	if a.final || !c.elsewhere(a.resp.StatusCode) {
 		return causeNone, nil
 	}
+	ending := statusEnding(a.resp.StatusCode)
+	if ending == fleet.Finished {
+		ending = fleet.Moved
+	}
+	if ending == fleet.Failed {
+		c.want.Suspect = true
+	}
 	if next = c.pick(); next == nil {
 		return causeNone, nil
-	}
-	ending := fleet.Moved
-	if a.resp.StatusCode >= http.StatusInternalServerError {
-		ending = fleet.Failed
 	}
 	a.lease.Done(c.g.now(), fleet.Outcome{Ending: ending})
 	a.turn(begun, held)
 	return causeStatus, next
+}
+
+// maxBreaks is how many engines may break a request off before their first byte until it is answered with an error: it
+// may be the request that makes them crash, and must not get to all of them.
+const maxBreaks = 2
+
+// statusEnding is how an answer with this status counts for its endpoint. Whoever says that it is full, or still loading,
+// has no fault.
+func statusEnding(status int) fleet.Ending {
+	switch {
+	case status == http.StatusTooManyRequests, status == http.StatusServiceUnavailable:
+		return fleet.Full
+	case status >= http.StatusInternalServerError:
+		return fleet.Failed
+	}
+	return fleet.Finished
 }
 
 // elsewhere reports whether a status says that another endpoint may do better: this one is full, loading or itself a

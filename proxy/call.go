@@ -39,6 +39,7 @@ type call struct {
 	unread  bool // the client may be sending a body that nobody wants any longer
 	scratch *openai.Scratch
 
+	breaks   int           // endpoints that broke it off before their first byte
 	from     time.Duration // when limits on the answer begin
 	current  *attempt
 	trouble  trouble

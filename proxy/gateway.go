@@ -2,7 +2,8 @@
 // streams the answer through.
 //
 // It promises that an accepted request is not dropped while any endpoint could take it: an engine's headers are held
-// until its first body byte, and until then every failure moves the request to the next best endpoint. After that byte
+// until its first body byte, and until then every failure moves the request to the next best endpoint, unless it has
+// broken two engines already and may be what breaks them. After that byte
 // a stream that breaks ends with an error event and any other answer with a broken connection, never with an end that
 // looks whole; a small answer of JSON is held until it is whole, so that one that breaks becomes an error. A client that
 // leaves cancels its work at the engine, and every counter that a request raised comes down again.

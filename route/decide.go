@@ -23,6 +23,7 @@ func (p *Profile) run(v *View, trace *Explanation) Decision {
 	if left := p.filter(v, trace); left == 0 {
 		return d
 	}
+	v.forget()
 	d.Blind = v.blind
 	for t := range p.Terms {
 		term := &p.Terms[t]
@@ -40,21 +41,21 @@ func (p *Profile) run(v *View, trace *Explanation) Decision {
 // begin readies the scratch space for n endpoints: all kept, all totals zero.
 func (v *View) begin(n int) {
 	if cap(v.keep) < n {
-		v.keep, v.before = make([]bool, n), make([]bool, n)
+		v.keep, v.before, v.all = make([]bool, n), make([]bool, n), make([]bool, n)
 		v.score, v.part, v.total = make(Column, n), make(Column, n), make(Column, n)
-		v.zero, v.unknown = make(Column, n), make(Column, n)
-		for i := range v.unknown {
-			v.unknown[i] = nan()
+		v.zero = make(Column, n)
+		for k := range v.masked {
+			v.masked[k] = make(Column, n)
 		}
 	}
-	v.keep, v.before = v.keep[:n], v.before[:n]
+	v.keep, v.before, v.all = v.keep[:n], v.before[:n], v.all[:n]
 	v.score, v.part, v.total = v.score[:n], v.part[:n], v.total[:n]
-	v.zero, v.unknown = v.zero[:n], v.unknown[:n]
+	v.zero = v.zero[:n]
 	for i := range v.keep {
 		v.keep[i] = true
 	}
 	clear(v.total)
-	v.blind = false
+	v.aged, v.blind = 0, false
 }
 
 // filter applies the profile's filters in order and returns how many endpoints are left.
@@ -64,16 +65,31 @@ func (p *Profile) filter(v *View, trace *Explanation) int {
 		filter := &p.Filters[f]
 		copy(v.before, v.keep)
 		cleared := filter.Clear(v.keep, v)
-		lifted := filter.Soft && cleared == left && left > 0
+		lifted := filter.Soft && cleared > 0 && (cleared == left || v.scarce(filter))
 		trace.filter(f, v, lifted)
 		if lifted {
 			copy(v.keep, v.before)
-			v.blind = v.blind || filter.Name == filterStale
 			continue
 		}
 		left -= cleared
 	}
 	return left
+}
+
+// scarce reports whether a filter has something against so many of all endpoints that might serve that it must not be
+// applied. Those that this request has tried count: a request on its third attempt is no reason to doubt the readings.
+func (v *View) scarce(f *Filter) bool {
+	if f.Least == 0 {
+		return false
+	}
+	serving := 0
+	for i, state := range v.Snapshot.States {
+		v.all[i] = state&(NotReady|Draining|Stalled) == 0
+		if v.all[i] {
+			serving++
+		}
+	}
+	return float32(serving-f.Clear(v.all, v)) < f.Least*float32(serving)
 }
 
 // add adds the weighted scores to the totals and returns how many kept endpoints' scores are not known; addUnknown adds

@@ -15,6 +15,8 @@ type Explanation struct {
 	// Kept tells the endpoints that no filter dropped; Totals is finite for those and means nothing for others.
 	Kept   []bool
 	Totals Column
+	// Aged is how many kept endpoints' readings were too old to be used.
+	Aged int
 }
 
 // FilterColumn is what one filter did.
@@ -31,6 +33,8 @@ type FilterColumn struct {
 type TermColumn struct {
 	Name   string
 	Weight float32
+	// Rare is Term.Rare.
+	Rare bool
 	// Values are the scorer's, unknown ones already replaced; those of endpoints that are not kept mean nothing.
 	Values Column
 	// Unknown marks the kept rows whose value was not known; Known counts the kept rows whose value was.
@@ -47,11 +51,11 @@ func (p *Profile) Explain(v *View) Explanation {
 		e.Filters = append(e.Filters, FilterColumn{Name: f.Name, Says: f.Says, Dropped: make([]bool, v.Snapshot.Len())})
 	}
 	for _, t := range p.Terms {
-		e.Terms = append(e.Terms, TermColumn{Name: t.Name, Weight: t.Weight})
+		e.Terms = append(e.Terms, TermColumn{Name: t.Name, Weight: t.Weight, Rare: t.Rare})
 	}
 	e.Decision = p.run(v, e)
 	e.Kept = append([]bool(nil), v.keep...)
-	e.Totals = append(Column(nil), v.total...)
+	e.Totals, e.Aged = append(Column(nil), v.total...), v.aged
 	return *e
 }
 

@@ -1,6 +1,12 @@
 package route
 
-const filterStale = "stale"
+const (
+	filterStale = "stale"
+	// leastFresh is the share of endpoints that must be fresh for the others to be left out. Where most give no
+	// readings, the readings are at fault: leaving the endpoints out one after another would send everything to the last
+	// that can be read.
+	leastFresh = .5
+)
 
 // filters are the filters every profile begins with, in the order they apply. The soft ones come last, so that they are
 // lifted only for endpoints that could serve, and of those the surest first: an endpoint that is left for want of a
@@ -12,7 +18,7 @@ func filters() []Filter {
 		{Name: "tried", Clear: clearTried, Says: "tried already for this request"},
 		{Name: "adapter", Clear: clearAdapterMissing, Says: "does not offer the adapter"},
 		{Name: "stalled", Clear: clearStalled, Soft: true, Says: "has requests and makes no progress"},
-		{Name: filterStale, Clear: clearStale, Soft: true, Says: "reading too old"},
+		{Name: filterStale, Clear: clearStale, Soft: true, Least: leastFresh, Says: "reading too old"},
 		{Name: "ejected", Clear: clearEjected, Soft: true, Says: "failed a moment ago"},
 	}
 }
@@ -53,20 +59,57 @@ func clearAdapterMissing(keep []bool, v *View) (cleared int) {
 	return cleared
 }
 
-// clearStale leaves out endpoints whose last good reading is older than the limit. An endpoint that publishes no
-// metrics has none to be old.
+// clearStale leaves out endpoints whose last good reading is older than the limit, unless their answers flow: whoever
+// answers serves, whatever became of its metrics.
 func clearStale(keep []bool, v *View) (cleared int) {
-	if v.StaleAfter <= 0 {
-		return 0
-	}
-	states := v.Snapshot.States
-	for i, at := range v.Snapshot.ReadAt {
-		if v.Now-at > v.StaleAfter && states[i]&Unmetered == 0 && keep[i] {
+	for i := range keep {
+		if keep[i] && v.old(i) && !v.answers(i) {
 			keep[i] = false
 			cleared++
 		}
 	}
 	return cleared
+}
+
+// old reports whether row i's last good reading is too old to be used. An endpoint that publishes no metrics has none
+// to be old.
+func (v *View) old(i int) bool {
+	return v.StaleAfter > 0 && v.Now-v.Snapshot.ReadAt[i] > v.StaleAfter && v.Snapshot.States[i]&Unmetered == 0
+}
+
+// answers reports whether bytes of an answer have come from row i since readings would be too old.
+func (v *View) answers(i int) bool {
+	return v.LastByte != nil && v.LastByte[i] > 0 && v.Now-v.LastByte[i] <= v.StaleAfter
+}
+
+// forget takes the readings that are too old out of the columns that scorers read: of those endpoints only what was
+// sent there is known.
+func (v *View) forget() {
+	s, n := v.Snapshot, len(v.keep)
+	v.waiting, v.running, v.use = s.Waiting[:n], s.Running[:n], s.KVUse[:n]
+	kept := 0
+	for i, keep := range v.keep {
+		if keep {
+			kept++
+			if v.old(i) {
+				v.aged++
+			}
+		}
+	}
+	if v.aged == 0 {
+		return
+	}
+	v.blind = v.aged == kept
+	for k, c := range [...]*Column{&v.waiting, &v.running, &v.use} {
+		masked := v.masked[k][:n]
+		copy(masked, *c)
+		for i := range masked {
+			if v.old(i) {
+				masked[i] = nan()
+			}
+		}
+		*c = masked
+	}
 }
 
 func clearEjected(keep []bool, v *View) (cleared int) {

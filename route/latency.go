@@ -20,7 +20,8 @@ const (
 )
 
 // Latency makes the default profile: the least expected cost in milliseconds, with no weights to tune. Its terms are
-// the request's own time to first token there (wait, prefill, kvWait, adapter) and a share of its decode time.
+// the request's own time to first token there (wait, prefill, kvWait, adapter), a share of its decode time, and what an
+// endpoint that fails requests makes them lose (errors).
 func Latency() *Profile {
 	return &Profile{
 		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
@@ -30,6 +31,7 @@ func Latency() *Profile {
 			{Name: "kvWait", Weight: 1, Score: kvWaitMS},
 			{Name: "adapter", Weight: 1, Score: adapterMS},
 			{Name: "decode", Weight: 1, Score: decodeMS},
+			{Name: "errors", Weight: 1, Score: errorsMS, Rare: true},
 		},
 	}
 }
@@ -38,7 +40,7 @@ func Latency() *Profile {
 // others queued there, less the progress of what it computes now; or the rest of its step if that is decoding only.
 func waitMS(dst Column, v *View) {
 	kinds, rates := v.Snapshot.Kinds, v.Rates
-	waiting, own, backlog := v.reading(v.Snapshot.Waiting), v.column(v.Prefilling), v.column(v.Backlog)
+	waiting, own, backlog := v.waiting, v.column(v.Prefilling), v.column(v.Backlog)
 	for i := range dst {
 		tokens := backlog[i]
 		if others := waiting[i] - own[i]; others > 0 && others <= huge { // false for NaN
@@ -141,7 +143,7 @@ func (v *View) missed(total float32) float32 {
 // traffic away. A running request frees what it added within as many steps as it has tokens of output.
 func kvWaitMS(dst Column, v *View) {
 	s := v.Snapshot
-	waiting, running, use := v.reading(s.Waiting), v.reading(s.Running), v.reading(s.KVUse)
+	waiting, running, use := v.waiting, v.running, v.use
 	held, own, match := v.column(v.Held), v.column(v.InFlight), v.column(v.Match)
 	steps := kvWaitFactor * v.MeanOutput / max(v.MeanUncached+v.MeanOutput, 1) // per token and running request
 	for i, size := range s.KVTokens {
@@ -177,7 +179,7 @@ func adapterMS(dst Column, v *View) {
 // decodeMS is the share of the request's decode time that counts, on an endpoint that slows down as it fills.
 func decodeMS(dst Column, v *View) {
 	kinds, rates := v.Snapshot.Kinds, v.Rates
-	running, own := v.reading(v.Snapshot.Running), v.column(v.InFlight)
+	running, own := v.running, v.column(v.InFlight)
 	share := decodeShare * v.Request.OutputTokens
 	for i := range dst {
 		dst[i] = share * rates[kinds[i]].Decode * (1 + busy(own[i], running[i])/decodeSlots)

@@ -47,6 +47,8 @@ func wildView(seed uint64, bad ...float32) *View {
 			s.ReadAt[i] = []float64{Never, 90}[r.IntN(2)]
 		}
 		v.Tried[i] = r.IntN(10) == 0
+		v.LastByte = append(v.LastByte, []float64{0, 99}[r.IntN(2)])
+		v.Errors = append(v.Errors, []float32{0, 0, .1, 1}[r.IntN(4)])
 		v.EjectedUntil[i] = []float64{0, 0, 101}[r.IntN(3)]
 		if r.IntN(10) == 0 {
 			v.Adapters[i] = AdapterMissing
@@ -182,10 +184,10 @@ func permuted(v *View, seed uint64) *View {
 	s.Names, s.Hashes, s.States, s.Why = reorder(s.Names, order), reorder(s.Hashes, order), reorder(s.States, order), reorder(s.Why, order)
 	s.Kinds, s.ReadAt = reorder(s.Kinds, order), reorder(s.ReadAt, order)
 	for _, c := range []*Column{&s.Waiting, &s.Running, &s.KVUse, &s.KVTokens,
-		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Head, &w.Held, &w.SentSince, &w.Match} {
+		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Head, &w.Held, &w.SentSince, &w.Match, &w.Errors} {
 		*c = reorder(*c, order)
 	}
-	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil} {
+	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil, &w.LastByte} {
 		*c = reorder(*c, order)
 	}
 	w.Adapters, w.Tried = reorder(w.Adapters, order), reorder(w.Tried, order)

@@ -155,6 +155,7 @@ func (v *View) Check() error {
 		{"stepEnd", len(v.StepEnd), v.StepEnd != nil},
 		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
 		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil}, {"cached", len(v.Cached), v.Cached != nil},
+		{"lastByte", len(v.LastByte), v.LastByte != nil}, {"errors", len(v.Errors), v.Errors != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
 	}
 	for _, c := range required {
@@ -178,11 +179,12 @@ func (v *View) Check() error {
 // Clone copies the View so that it can be kept after the pool goes on; the Snapshot is shared, since it never changes.
 func (v *View) Clone() View {
 	c := *v
-	c.keep, c.before, c.score, c.part, c.total, c.zero, c.unknown = nil, nil, nil, nil, nil, nil, nil
-	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match, &c.Cached} {
+	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero = nil, nil, nil, nil, nil, nil, nil
+	c.waiting, c.running, c.use, c.masked = nil, nil, nil, [3]Column{}
+	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match, &c.Cached, &c.Errors} {
 		*col = slices.Clone(*col)
 	}
-	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil} {
+	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte} {
 		*col = slices.Clone(*col)
 	}
 	c.Adapters, c.Tried, c.Rates = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates)

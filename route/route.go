@@ -196,6 +196,10 @@ type View struct {
 	LastCold []float64 `json:"lastCold"`
 	// EjectedUntil is the time in seconds until which an endpoint that failed is left alone; 0 means not ejected.
 	EjectedUntil []float64 `json:"ejectedUntil"`
+	// LastByte is when bytes of an answer last came from there, in seconds; 0 means never.
+	LastByte []float64 `json:"lastByte,omitempty"`
+	// Errors is the share of the latest requests that the endpoint failed, 0 to 1, forgotten over seconds.
+	Errors Column `json:"errors,omitempty"`
 	// Cached is how many units of prompt the endpoint is believed to hold in all.
 	Cached Column `json:"cached,omitempty"`
 	// Match is how much of the request's beginning the endpoint holds, in units.
@@ -215,13 +219,18 @@ type View struct {
 	MeanOutput   float32 `json:"meanOutput"`
 
 	// Scratch space of Decide, each as long as the Snapshot: what the filters have left, and left before the last of
-	// them; a term's values, a part of such a value, and the sum of all terms.
-	keep, before       []bool
+	// them, and would have left of all; a term's values, a part of such a value, and the sum of all terms.
+	keep, before, all  []bool
 	score, part, total Column
-	// zero and unknown stand in for columns that are nil and for readings that are too old; they are never written.
-	zero, unknown Column
-	// blind says that every kept endpoint's reading is too old to be used.
+	// zero stands in for columns that are nil; it is never written.
+	zero Column
+	// waiting, running and use are the scraped columns, with the readings that are too old taken out.
+	waiting, running, use Column
+	// blind says that every kept endpoint's reading is too old to be used, aged how many are.
 	blind bool
+	aged  int
+	// masked is where the columns are kept from which readings are taken out.
+	masked [3]Column
 }
 
 // Verdict is what a decision comes to.
@@ -295,6 +304,8 @@ type Term struct {
 	// Absent is the value that stands for an unknown one when every endpoint's is unknown; where some are known, their
 	// mean stands for the rest.
 	Absent float32
+	// Rare says that the term is nothing most of the time, and left out of what people read where it is.
+	Rare bool
 }
 
 // Scorer writes one value for each endpoint of v into dst: 0 worst to 1 best in a profile of scores, milliseconds ≥ 0
@@ -310,8 +321,10 @@ type Filter struct {
 	// Clear sets keep to false for the rows that must not serve and returns how many of those were true. It never sets
 	// one to true, and its answer for a row does not depend on other rows.
 	Clear func(keep []bool, v *View) int
-	// Soft says that the filter is lifted when it would leave no endpoint: a doubtful endpoint beats none.
-	Soft bool
+	// Soft says that the filter is lifted when it would leave no endpoint, or a smaller share than Least of all
+	// that might serve: a doubtful endpoint beats none, and many beat a few that take everyone's requests.
+	Soft  bool
+	Least float32
 	// Says completes "left out: " in explanations.
 	Says string
 }
@@ -320,14 +333,6 @@ type Filter struct {
 func (v *View) column(c Column) Column {
 	if c == nil {
 		c = v.zero
-	}
-	return c[:len(v.keep)]
-}
-
-// reading returns a scraped column, or unknown values when every reading is too old to be used.
-func (v *View) reading(c Column) Column {
-	if v.blind {
-		c = v.unknown
 	}
 	return c[:len(v.keep)]
 }

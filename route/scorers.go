@@ -108,7 +108,7 @@ func turn(dst Column, v *View) {
 // are equal. What was sent since the reading counts as queued, so that a burst between two readings spreads; where no
 // candidate tells its queue, it is all there is to go by.
 func scoreQueue(dst Column, v *View) {
-	waiting, sent := v.reading(v.Snapshot.Waiting), v.column(v.SentSince)
+	waiting, sent := v.waiting, v.column(v.SentSince)
 	for i, w := range waiting {
 		if w >= 0 {
 			dst[i] = w + sent[i]
@@ -125,7 +125,7 @@ func scoreQueue(dst Column, v *View) {
 // scoreRunning is relative: min–max over the candidates of what the engine serves, or what we have there if that is
 // more.
 func scoreRunning(dst Column, v *View) {
-	running, own := v.reading(v.Snapshot.Running), v.column(v.InFlight)
+	running, own := v.running, v.column(v.InFlight)
 	for i := range dst {
 		dst[i] = busy(own[i], running[i])
 	}
@@ -162,7 +162,7 @@ func minMaxLeast(dst Column, keep []bool) bool {
 
 // scoreKVCache is absolute: the free share of the KV cache.
 func scoreKVCache(dst Column, v *View) {
-	for i, use := range v.reading(v.Snapshot.KVUse) {
+	for i, use := range v.use {
 		dst[i] = 1 - kvShare(use)
 	}
 }

@@ -49,7 +49,7 @@ func (s *script) endpoints(t *testing.T, d *datadriven.TestData) {
 	snap := &Snapshot{Version: 1, States: make([]State, n), Why: make([]string, n), Kinds: make([]int32, n), ReadAt: make([]float64, n),
 		Waiting: zeros(), Running: zeros(), KVUse: zeros(), KVTokens: zeros()}
 	s.view = View{Snapshot: snap, Now: now, StaleAfter: 2, InFlight: zeros(), Prefilling: zeros(), Backlog: zeros(), Head: zeros(),
-		HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: zeros(), SentSince: zeros(), LastCold: make([]float64, n), EjectedUntil: make([]float64, n),
+		HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: zeros(), SentSince: zeros(), LastCold: make([]float64, n), EjectedUntil: make([]float64, n), LastByte: make([]float64, n), Errors: zeros(),
 		Match: zeros(), Adapters: make([]Adapter, n), Tried: make([]bool, n), MeanUncached: 500, MeanOutput: 200,
 		Rates: []Rate{{"h100", .02, 8}, {"a10g", .3, 35}}}
 	for i, line := range lines[1:] {
@@ -114,7 +114,7 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 	}
 	columns := map[string]Column{"waiting": snap.Waiting, "running": snap.Running, "kv": snap.KVUse, "kvTokens": snap.KVTokens,
 		"inFlight": v.InFlight, "prefilling": v.Prefilling, "backlog": v.Backlog, "head": v.Head, "held": v.Held,
-		"sentSince": v.SentSince, "match": v.Match}
+		"sentSince": v.SentSince, "match": v.Match, "errors": v.Errors}
 	if c, ok := columns[column]; ok {
 		c[i] = float32(x)
 		return true
@@ -131,6 +131,8 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 		v.StepEnd[i] = v.Now + x
 	case "coldAge":
 		v.LastCold[i] = v.Now - x
+	case "heard":
+		v.LastByte[i] = v.Now - x
 	case "ejected":
 		v.EjectedUntil[i] = v.Now + x
 	default:

@@ -143,7 +143,13 @@ func (t *explainer) reading(x, scale float32, unit string) string {
 // scores writes what filters and terms said of each endpoint.
 func (t *explainer) scores() {
 	header := []string{t.Profile, "filters"}
-	for _, c := range t.Terms {
+	var terms []*TermColumn
+	for k := range t.Terms {
+		if c := &t.Terms[k]; !c.Rare || t.says(c) {
+			terms = append(terms, c)
+		}
+	}
+	for _, c := range terms {
 		if t.Cost {
 			header = append(header, c.Name)
 		} else {
@@ -153,8 +159,8 @@ func (t *explainer) scores() {
 	rows := [][]string{append(header, "total", "")}
 	for i := range t.v.Snapshot.Names {
 		row := []string{t.name(int32(i)), t.filters(i)}
-		for c := range t.Terms {
-			row = append(row, t.score(&t.Terms[c], i))
+		for _, c := range terms {
+			row = append(row, t.score(c, i))
 		}
 		total := "-"
 		if t.scored(i) {
@@ -167,6 +173,16 @@ func (t *explainer) scores() {
 	if t.guessed {
 		t.line("? is not known: as a score, the mean of the known ones stands in; as a reading, nothing is added to what this gateway sent there.")
 	}
+}
+
+// says reports whether a term is something for any row.
+func (t *explainer) says(c *TermColumn) bool {
+	for i, x := range c.Values {
+		if t.scored(i) && x != 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // scored reports whether row i has values and a total.
@@ -246,11 +262,7 @@ func (t *explainer) words() {
 		if d.Blind {
 			t.line("Blind: every reading is older than %gs, so none was used; the choice rests on what this gateway itself sent.", t.v.StaleAfter)
 		}
-		for _, f := range t.Filters {
-			if f.Lifted && f.Name != filterStale {
-				t.line("The filter %s (%s) was lifted: it would have left no endpoint.", f.Name, f.Says)
-			}
-		}
+		t.lifted()
 	}
 	for i, why := range t.v.Snapshot.Why {
 		for _, f := range t.Filters {
@@ -263,6 +275,22 @@ func (t *explainer) words() {
 				why = ""
 			}
 			t.line("Left out: %s, %s%s.", t.name(int32(i)), f.Says, why)
+		}
+	}
+}
+
+// lifted says which filters were not applied, and which readings were not used.
+func (t *explainer) lifted() {
+	if t.Aged > 0 && !t.Decision.Blind {
+		t.line("Readings older than %gs were not used, %d of them: of such an endpoint only what this gateway itself sent is known.", t.v.StaleAfter, t.Aged)
+	}
+	for _, f := range t.Filters {
+		switch {
+		case !f.Lifted || f.Name == filterStale && t.Decision.Blind:
+		case f.Name == filterStale:
+			t.line("The filter %s (%s) was lifted: it would have left fewer than half of the endpoints.", f.Name, f.Says)
+		default:
+			t.line("The filter %s (%s) was lifted: it would have left no endpoint.", f.Name, f.Says)
 		}
 	}
 }
