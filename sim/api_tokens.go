@@ -139,6 +139,15 @@ her she we can more if no man out so said what up its than into them only some w
 	return w
 }
 
+// Text is as many short English words as the segment has tokens, the same for the same ID: each one token to the servers' tokenizer, and to most real ones.
+func (s Segment) Text() string {
+	w, dst := newWords(), make([]byte, 0, 5*s.Tokens)
+	for i := range s.Tokens {
+		dst = append(dst, w.text[mix(s.ID+uint64(i)*0x9e3779b97f4a7c15)&63]...)
+	}
+	return string(dst)
+}
+
 // answer is the output of a sequence: decided by the hash of its prompt and the server's seed, and never kept.
 type answer struct {
 	words *words

@@ -196,15 +196,15 @@ func TestInterval(t *testing.T) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	}
-	i := interval([]float64{1, 2, 3, 4, 5})
+	i := Mean([]float64{1, 2, 3, 4, 5})
 	about(i.Mean, 3)
 	about(i.High-3, 1.9634)
 	about(3-i.Low, 1.9634)
-	r := ratio([]float64{2, 8}, []float64{2, 2}) // logarithms 0 and ln 4: mean ln 2, standard error ln 2
+	r := Ratio([]float64{2, 8}, []float64{2, 2}) // logarithms 0 and ln 4: mean ln 2, standard error ln 2
 	about(r.Mean, 2)
 	about(r.High, 2*math.Pow(2, 12.706))
 	about(1/r.Low, r.High/4)
-	one := interval([]float64{7})
+	one := Mean([]float64{7})
 	if one.Mean != 7 || !math.IsNaN(one.Low) || !math.IsNaN(one.High) {
 		t.Errorf("of one value: got %+v", one)
 	}

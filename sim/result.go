@@ -74,11 +74,11 @@ func (r *Result) Counted() int { return len(r.counted) }
 // Quantile is the time to first token in seconds below which the share q of all counted requests stay; infinite when
 // that many never had one.
 func (r *Result) Quantile(q float64) float64 {
-	return quantile(r.ttft, q)
+	return Quantile(r.ttft, q)
 }
 
-// quantile interpolates between sorted values; NaN of none.
-func quantile(sorted []float64, q float64) float64 {
+// Quantile interpolates between sorted values: the value below which the share q, 0..1, of them stay; NaN of none.
+func Quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()
 	}
@@ -177,7 +177,7 @@ func (r *Result) figures() figures {
 	}
 	slices.Sort(waits)
 	for m, q := range map[Measure]float64{P50: .5, P95: .95, P99: .99} {
-		f.of[m] = quantile(waits, q)
+		f.of[m] = Quantile(waits, q)
 		f.open[m] = shortest <= f.of[m]
 	}
 	f.open[MeanTTFT] = !math.IsInf(shortest, 1)

@@ -2,13 +2,34 @@ package sim
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
+	"strings"
 )
 
 // Interval is a mean with the bounds of its 95 % confidence interval. Seeds are independent repetitions, so it is
 // Student's t over one value a seed. Of a single seed the bounds are NaN.
 type Interval struct {
 	Mean, Low, High float64
+}
+
+// String prints seconds with three digits that matter, and half the width of the interval.
+func (i Interval) String() string {
+	if math.IsNaN(i.Low) {
+		return figure(i.Mean)
+	}
+	return figure(i.Mean) + " ±" + figure((i.High-i.Low)/2)
+}
+
+// Change prints a ratio as a difference in percent, with its interval.
+func (i Interval) Change() string {
+	switch {
+	case math.IsNaN(i.Mean):
+		return "unknown"
+	case math.IsNaN(i.Low):
+		return percent(i.Mean)
+	}
+	return fmt.Sprintf("%s (%s…%s)", percent(i.Mean), strings.TrimSuffix(percent(i.Low), "%"), strings.TrimSuffix(percent(i.High), "%"))
 }
 
 // MarshalJSON writes what is no number as null.
@@ -26,8 +47,8 @@ func (i Interval) MarshalJSON() ([]byte, error) {
 	}{number(i.Mean), number(i.Low), number(i.High)})
 }
 
-// interval is the mean of values, and how sure it is.
-func interval(values []float64) Interval {
+// Mean is the mean of values, one of each independent repetition, and how sure it is.
+func Mean(values []float64) Interval {
 	n, sum, squares := float64(len(values)), 0., 0.
 	for _, x := range values {
 		sum += x
@@ -43,14 +64,14 @@ func interval(values []float64) Interval {
 	return Interval{mean, mean - half, mean + half}
 }
 
-// ratio compares pairs of positive values: the geometric mean of a/b, from the differences of logarithms, so that a/b
+// Ratio compares pairs of positive values: the geometric mean of a/b, from the differences of logarithms, so that a/b
 // and b/a say the same and the rare long tail of one seed does not hide the others.
-func ratio(a, b []float64) Interval {
+func Ratio(a, b []float64) Interval {
 	logs := make([]float64, len(a))
 	for i := range a {
 		logs[i] = math.Log(a[i] / b[i])
 	}
-	l := interval(logs)
+	l := Mean(logs)
 	return Interval{math.Exp(l.Mean), math.Exp(l.Low), math.Exp(l.High)}
 }
 

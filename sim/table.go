@@ -97,7 +97,7 @@ func cell(name string, runs []figures) Cell {
 	c := Cell{Policy: name, Curve: make([]float64, curvePoints)}
 	for m := range measures {
 		values := column(runs, m)
-		c.Figures[m] = interval(values)
+		c.Figures[m] = Mean(values)
 		c.AtLeast[m] = slices.ContainsFunc(runs, func(f figures) bool { return f.open[m] })
 	}
 	for _, f := range runs {
@@ -119,7 +119,7 @@ func column(runs []figures, m Measure) []float64 {
 func pair(name, other string, a, b []figures) Pair {
 	p := Pair{Policy: name, To: other}
 	for m := range P99 + 1 {
-		p.Ratios[m] = ratio(column(a, m), column(b, m))
+		p.Ratios[m] = Ratio(column(a, m), column(b, m))
 		for i := range a {
 			p.Bound[m] = p.Bound[m] || b[i].open[m]
 			p.Unknown[m] = p.Unknown[m] || a[i].open[m] && (b[i].open[m] || a[i].of[m] <= b[i].of[m]) ||
@@ -278,14 +278,10 @@ func (c *Cell) Text(m Measure) string {
 	case Hits, Lost:
 		return fmt.Sprintf("%.1f%%", 100*f.Mean)
 	}
-	text := figure(f.Mean)
 	if c.AtLeast[m] {
-		text = ">" + text
+		return ">" + f.String()
 	}
-	if !math.IsNaN(f.Low) {
-		text += " ±" + figure((f.High-f.Low)/2)
-	}
-	return text
+	return f.String()
 }
 
 // Text is the difference as String prints it: in percent, with its interval.
@@ -296,10 +292,8 @@ func (p *Pair) Text(m Measure) string {
 		return "unknown"
 	case p.Bound[m]:
 		return percent(r.Mean) + " or better"
-	case math.IsNaN(r.Low):
-		return percent(r.Mean)
 	}
-	return fmt.Sprintf("%s (%s…%s)", percent(r.Mean), strings.TrimSuffix(percent(r.Low), "%"), strings.TrimSuffix(percent(r.High), "%"))
+	return r.Change()
 }
 
 // percent prints a ratio as a difference in percent, or as a factor where that reads better.

@@ -25,6 +25,7 @@ type benchOptions struct {
 	trace, workload, fleet, plot  string
 	speed, rate                   float64
 	speedGiven, rateGiven, seeded bool
+	live                          liveOptions
 }
 
 func benchCommand() *cobra.Command {
@@ -37,16 +38,25 @@ the reference's weights, and a greedy that knows every engine's exact state. Eve
 small differences show.
 
 Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats; --workload and --trace make others. The same
-command gives the same figures on any number of cores.`,
+command gives the same figures on any number of cores.
+
+With --live the traffic goes to real servers instead, the same at each, one after another in rounds; OPENAI_API_KEY is the bearer token, if they want one.`,
 		Example: `  sluice bench                                        # rows A, 20 seeds: some minutes
   sluice bench --quick                                # 4 seeds: under a minute
   sluice bench --rows A1,B --replicas 3 --plot bench.html
   sluice bench --workload prefixes --rate 120 --fleet l8-h100=4,l8-a10g=4
   sluice bench --trace conversation_trace.jsonl --speed 2 --seeds 3 --json
+  sluice bench --live --target ours=http://127.0.0.1:8080 --target theirs=http://127.0.0.1:9000 --workload chat --rate 2
   sluice bench --quick --check                        # exit status 1 when a goal is missed`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.speedGiven, o.rateGiven, o.seeded = cmd.Flags().Changed("speed"), cmd.Flags().Changed("rate"), cmd.Flags().Changed("seeds")
+			if o.live.on {
+				return liveBench(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			if err := onlyLive(cmd.Flags()); err != nil {
+				return err
+			}
 			return bench(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -68,6 +78,7 @@ command gives the same figures on any number of cores.`,
 	f.BoolVar(&o.json, "json", false, "print the table as JSON")
 	f.StringVar(&o.plot, "plot", "", "write distributions and intervals as one HTML page to `FILE`")
 	f.BoolVar(&o.check, "check", false, "exit with status 1 when a goal is missed")
+	liveFlags(f, &o.live)
 	cmd.MarkFlagsMutuallyExclusive("rows", "trace", "workload")
 	return cmd
 }
