@@ -16,7 +16,7 @@ const (
 
 // ExactLatency is Latency, with the endpoints' KV events in place of guesses of what they hold.
 func ExactLatency() Policy {
-	return Policy{"latency, KV events", func(w *world) gateway {
+	return Policy{"latency, KV events", "latency-events", func(w *world) gateway {
 		p := newProduction(w, route.Latency())
 		p.exact = &exactPrefixes{w: w}
 		for i, name := range p.names {

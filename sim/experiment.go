@@ -22,30 +22,6 @@ func PoliciesA() []Policy {
 	return []Policy{RoundRobin(), LeastRequests(), Weights(), Latency(), Greedy()}
 }
 
-// SelectPolicies finds policies by their short names, in the order given.
-func SelectPolicies(names []string) ([]Policy, error) {
-	var out []Policy
-	for _, name := range names {
-		switch name {
-		case "round-robin":
-			out = append(out, RoundRobin())
-		case "least-requests":
-			out = append(out, LeastRequests())
-		case "weights":
-			out = append(out, Weights())
-		case "latency":
-			out = append(out, Latency())
-		case "latency-events":
-			out = append(out, ExactLatency())
-		case "greedy":
-			out = append(out, Greedy())
-		default:
-			return nil, fmt.Errorf("cannot find policy %q: known are round-robin, least-requests, weights, latency, latency-events, greedy", name)
-		}
-	}
-	return out, nil
-}
-
 // Experiment is every policy in every row with the same seeds 1 to Seeds: each seed is the same traffic for all.
 type Experiment struct {
 	Rows []Row

@@ -2,9 +2,9 @@ package sim
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -13,8 +13,38 @@ import (
 
 // Policy is a way to choose endpoints: the gateway's own, or a yardstick for it.
 type Policy struct {
-	Name string
-	make func(w *world) gateway
+	// Name is for tables, Short for the command line.
+	Name, Short string
+	make        func(w *world) gateway
+}
+
+// Policies lists every policy: the simplest first, then those of other projects and papers, the gateway's own, and last the yardstick that knows
+// everything.
+func Policies() []Policy {
+	return []Policy{RoundRobin(), random(), LeastRequests(), powerOfTwo(), prequal(), boundedHashing(), llmd(), llmdPrecise(), Weights(), smg(), smgLibrary(),
+		aibrix(), preble(), dynamo(), lmetric(), leastPrefill(), ExactLatency(), Latency(), Greedy()}
+}
+
+// SelectPolicies finds policies by their short names, in the order given; "all" means all of them.
+func SelectPolicies(names []string) ([]Policy, error) {
+	all := Policies()
+	var out []Policy
+	for _, name := range names {
+		if name == "all" {
+			out = append(out, all...)
+			continue
+		}
+		i := slices.IndexFunc(all, func(p Policy) bool { return p.Short == name })
+		if i < 0 {
+			var known []string
+			for _, p := range all {
+				known = append(known, p.Short)
+			}
+			return nil, fmt.Errorf("cannot find policy %q: known are all, %s", name, strings.Join(known, ", "))
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
 }
 
 // gateway is one replica of what chooses, and the events it learns from.
@@ -62,21 +92,24 @@ func prefixUnits(after int) int {
 
 // Production is the gateway's own pool under a profile, such as route.Latency.
 func Production(name string, profile func() *route.Profile) Policy {
-	return Policy{name, func(w *world) gateway { return newProduction(w, profile()) }}
+	return Policy{name, name, func(w *world) gateway { return newProduction(w, profile()) }}
 }
 
 // Latency is the default profile.
 func Latency() Policy { return Production("latency", route.Latency) }
 
-// Weights is the reference's default weights: queue 2, kvCache 2, prefix 3.
+// Weights is the reference's default weights in the gateway's own code: queue 2, kvCache 2, prefix 3. Unlike llm-d, it counts what it sent since
+// the last reading as queued.
 func Weights() Policy {
-	return Production("weights 2/2/3", func() *route.Profile {
+	p := Production("weights 2/2/3", func() *route.Profile {
 		p, err := route.Weights(route.DefaultWeights())
 		if err != nil {
 			panic(err) // the defaults are valid, or nothing is
 		}
 		return p
 	})
+	p.Short = "weights"
+	return p
 }
 
 // production drives a fleet.Pool as proxy and scrape do.
@@ -181,106 +214,4 @@ func (p *production) lost(f *flight) bool {
 	default:
 		return false
 	}
-}
-
-// deaf hears nothing of what becomes of requests.
-type deaf struct{}
-
-func (deaf) progress(time.Duration, int)                     {}
-func (deaf) first(time.Duration, *flight)                    {}
-func (deaf) done(time.Duration, *flight, ending)             {}
-func (deaf) observe(time.Duration, int, fleet.Reading, bool) {}
-func (deaf) tick(time.Duration)                              {}
-func (deaf) lost(*flight) bool                               { return false }
-func untried(f *flight, i int) bool                          { return len(f.tried) == 0 || !slices.Contains(f.tried, i) }
-
-// RoundRobin takes the endpoints in turn.
-func RoundRobin() Policy {
-	return Policy{"round robin", func(w *world) gateway { return &roundRobin{n: len(w.engines)} }}
-}
-
-type roundRobin struct {
-	deaf
-	n, turn int
-}
-
-func (p *roundRobin) pick(_ time.Duration, f *flight) int {
-	for range p.n {
-		i := p.turn % p.n
-		p.turn++
-		if untried(f, i) {
-			return i
-		}
-	}
-	return -1
-}
-
-// LeastRequests takes the endpoint with the fewest of this gateway's requests, at random among equals.
-func LeastRequests() Policy {
-	return Policy{"least requests", func(w *world) gateway {
-		return &leastRequests{open: make([]int, len(w.engines)), rng: rand.New(rand.NewPCG(w.rng.Uint64(), 5))}
-	}}
-}
-
-type leastRequests struct {
-	deaf
-	open []int
-	rng  *rand.Rand
-}
-
-func (p *leastRequests) pick(_ time.Duration, f *flight) int {
-	costs := func(i int) float64 { return float64(p.open[i]) }
-	best := least(p.rng, f, len(p.open), costs)
-	if best >= 0 {
-		p.open[best]++
-	}
-	return best
-}
-
-func (p *leastRequests) done(_ time.Duration, f *flight, _ ending) { p.open[f.endpoint]-- }
-
-// least is the endpoint not tried that costs least, at random among equals; -1 when none is left.
-func least(rng *rand.Rand, f *flight, n int, cost func(int) float64) int {
-	best, lowest, equals := -1, math.Inf(1), 0
-	for i := range n {
-		if !untried(f, i) {
-			continue
-		}
-		switch c := cost(i); {
-		case best < 0 || c < lowest:
-			best, lowest, equals = i, c, 1
-		case c == lowest:
-			if equals++; rng.IntN(equals) == 0 {
-				best = i
-			}
-		}
-	}
-	return best
-}
-
-// Greedy knows every engine's exact state, and takes the endpoint with the least true time to first token and 5 % of the time to decode. It doesn't know
-// the future, and what a choice costs others only by that share: it is a yardstick, not a bound.
-func Greedy() Policy {
-	return Policy{"all-knowing greedy", func(w *world) gateway {
-		return &greedy{engines: w.engines, rng: rand.New(rand.NewPCG(w.rng.Uint64(), 6)), output: 200}
-	}}
-}
-
-type greedy struct {
-	deaf
-	engines []*Engine
-	rng     *rand.Rand
-	output  float64 // mean
-}
-
-func (p *greedy) pick(now time.Duration, f *flight) int {
-	return least(p.rng, f, len(p.engines), func(i int) float64 {
-		e := p.engines[i]
-		running := float64(e.Running())
-		return e.Forecast(now, &f.seq) + .05*p.output*e.stepMS(0, 0, e.decoding())*(1+running/256)
-	})
-}
-
-func (p *greedy) done(_ time.Duration, f *flight, _ ending) {
-	p.output += .02 * (float64(f.seq.Output) - p.output)
 }

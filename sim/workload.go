@@ -25,6 +25,8 @@ type Request struct {
 	// Prompt is what it says, in order; Reply identifies what will be answered, for a later prompt to repeat.
 	Prompt []Segment
 	Reply  uint64
+	// User is the place in Prompt of what the user said first; before it come system prompt and tools.
+	User int
 	// Output is the length of the answer in tokens, at least 1.
 	Output int
 	// Adapter is the LoRA adapter, empty for none.
@@ -231,7 +233,7 @@ func (c Sessions) Generate(seed uint64, end time.Duration) []Request {
 				break
 			}
 			segments = append(segments, Segment{id, user})
-			out = append(out, Request{At: at, Follows: follows, Prompt: slices.Clone(segments), Reply: mix(id + 1), Output: output})
+			out = append(out, Request{At: at, Follows: follows, Prompt: slices.Clone(segments), User: 1, Reply: mix(id + 1), Output: output})
 			segments = append(segments, Segment{mix(id + 1), output})
 			at, follows = seconds(rng.ExpFloat64()*c.Think), len(out)-1
 		}

@@ -97,6 +97,8 @@ type flight struct {
 	stream   int           // its place among the gateway's streams from the endpoint
 	tried    []int
 	hashes   []uint64
+	owed     int     // prompt tokens that a policy counts until the first
+	found    float64 // requests there when it came
 }
 
 // Run lets a world happen.

@@ -20,7 +20,7 @@ func TestWorldsRepeat(t *testing.T) {
 	for i := range fleet {
 		fleet[i].AdapterSlots, fleet[i].AdapterLoad = 2, 30*time.Millisecond
 	}
-	for _, p := range PoliciesA() {
+	for _, p := range Policies() {
 		run := func(seed uint64) string {
 			return summary(Run(Options{Engines: fleet, Requests: requests, Policy: p, Replicas: 2, Seed: seed, End: time.Minute, Wire: time.Millisecond,
 				Faults: []Fault{{5 * time.Second, 0, Crashed, 2}, {6 * time.Second, 1, Slow, 4}, {8 * time.Second, 1, Slow, 1}}}))
@@ -38,7 +38,7 @@ func TestWorldsRepeat(t *testing.T) {
 // Every request is counted, whatever becomes of it, and what one follows comes after it.
 func TestEveryRequestIsCounted(t *testing.T) {
 	chats := Chat(Steady(2)).Generate(1, 20*time.Second)
-	for _, p := range PoliciesA() {
+	for _, p := range Policies() {
 		r := Run(Options{Engines: engines("q32-h100x2", 2), Requests: chats, Policy: p})
 		if r.Counted() != len(chats) || r.Unfinished != 0 || r.Failed != 0 {
 			t.Errorf("%s: %d of %d counted, %d unfinished, %d failed; want all and none", p.Name, r.Counted(), len(chats), r.Unfinished, r.Failed)
@@ -105,7 +105,7 @@ func TestNewsComesLate(t *testing.T) {
 	run := func(wire time.Duration) (*ear, *Result) {
 		e := &ear{}
 		requests := []Request{{Follows: -1, Prompt: []Segment{{1, 500}}, Output: 400}, {At: 30 * time.Second, Follows: -1, Prompt: []Segment{{2, 5}}, Output: 1}}
-		return e, Run(Options{Engines: engines("l8-h100", 1), Requests: requests, Wire: wire, Policy: Policy{"ear", func(*world) gateway { return e }}})
+		return e, Run(Options{Engines: engines("l8-h100", 1), Requests: requests, Wire: wire, Policy: Policy{Name: "ear", make: func(*world) gateway { return e }}})
 	}
 	at := func(e *ear, what string) time.Duration { return e.at[slices.Index(e.heard, what)] }
 	now, there := run(0)

@@ -34,7 +34,7 @@ func benchCommand() *cobra.Command {
 		Use:   "bench",
 		Short: "Measure how good the decisions are, against other policies on simulated engines",
 		Long: `Measure how good the decisions are: the gateway's own code decides for simulated engines, beside round robin, least requests,
-the reference's weights, and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so that
+the published policies of other projects and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so that
 small differences show.
 
 Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats; --workload and --trace make others. The same
@@ -64,7 +64,7 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 	f.IntVar(&o.seeds, "seeds", 20, "how often each run is repeated with other traffic; intervals need at least 2")
 	f.BoolVar(&o.quick, "quick", false, "4 seeds unless --seeds says otherwise")
 	f.StringSliceVar(&o.rows, "rows", []string{"A"}, "`IDS` of rows, such as A1,A7,B; A and B mean all of them")
-	f.StringSliceVar(&o.policies, "policies", []string{"round-robin", "least-requests", "weights", "latency", "greedy"}, "`NAMES` of policies")
+	f.StringSliceVar(&o.policies, "policies", []string{"round-robin", "least-requests", "weights", "latency", "greedy"}, "`NAMES` of policies; all means all of them")
 	f.BoolVar(&o.noLabels, "no-labels", false, "don't tell the gateway which GPU an endpoint has: it has to tell kinds apart by their speed")
 	f.IntVar(&o.replicas, "replicas", 1, "how many gateways that share nothing there are")
 	f.DurationVar(&o.scrape, "scrape", 50*time.Millisecond, "time between two readings of an endpoint")
