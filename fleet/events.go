@@ -72,14 +72,19 @@ func (p *Pool) expect(l *Lease, r *Request) {
 			}
 		}
 	}
-	if _, _, followed := ep.ledger.Held(); !followed || n == len(r.Blocks) {
+	p.expectBlocks(l, r.Blocks[n:])
+}
+
+// expectBlocks notes that the lease's endpoint will hold the blocks once it has computed them, whatever its events say until then.
+func (p *Pool) expectBlocks(l *Lease, blocks []uint64) {
+	if _, _, followed := l.ep.ledger.Held(); !followed || len(blocks) == 0 {
 		return
 	}
 	if k := len(p.settling.spare); k > 0 {
 		l.expected, p.settling.spare = p.settling.spare[k-1], p.settling.spare[:k-1]
 	}
-	l.expected = append(l.expected, r.Blocks[n:]...)
-	p.index.Expect(ep.slot, l.expected)
+	l.expected = append(l.expected, blocks...)
+	p.index.Expect(l.ep.slot, l.expected)
 }
 
 // settleAt lets events tell from a moment after now on what the endpoint holds of the lease's prompt.

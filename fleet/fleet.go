@@ -74,6 +74,7 @@ type Fleet struct {
 	pools []*Pool
 	// fallback gets what names no known model; nil for none.
 	fallback *Pool
+	tell     func(pool string, n *Note)
 	table    atomic.Pointer[table]
 }
 
@@ -106,6 +107,7 @@ func (f *Fleet) Apply(configs []PoolConfig, fallback string) {
 		if p == nil {
 			p = NewPool(c.Name)
 			p.onModels = f.relist // before anyone else knows the pool
+			f.share(p)
 		}
 		delete(old, c.Name)
 		p.Apply(c)

@@ -54,12 +54,15 @@ type Lease struct {
 
 	pool       *Pool
 	ep         *endpoint
+	id         uint64
 	prev, next *Lease
 	sent       float64
 	promptSize int
 	uncached   float32
 	held       float32
 	streamed   bool
+	cold       bool // the endpoint held nothing of it
+	heard      bool // a peer's; it has no Endpoint and no lost
 	queued     bool // in the endpoint's list of requests before their first token
 	begun      bool
 	told       bool
@@ -104,6 +107,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	}
 	l := p.reserve(now.Seconds(), r, int(c.Endpoint))
 	l.Reason = cfg.Profile.Reason(v, c.Decision)
+	p.tellSent(l, r, &c)
 	return l, c
 }
 
@@ -214,25 +218,14 @@ func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapte
 // of whole numbers are exact in any order, so that columns cannot drift and the same history gives the same decisions.
 func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	v, ep := &p.view, p.rows[row]
+	p.ids++
 	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
-	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, sent: now, promptSize: r.PromptBytes, uncached: uncached,
-		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, queued: true, suspect: r.Suspect, lost: make(chan struct{})}
+	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, id: p.ids, sent: now, promptSize: r.PromptBytes, uncached: uncached,
+		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
+		lost: make(chan struct{})}
 	p.probe(l, now)
-	ep.leases[l] = struct{}{}
-	if l.prev = ep.last; l.prev != nil {
-		l.prev.next = l
-	} else {
-		ep.first = l
-	}
-	ep.last = l
-	v.InFlight[row]++
-	v.Prefilling[row]++
-	if l.unread() {
-		v.SentSince[row]++
-	}
-	v.Backlog[row] += uncached
-	v.Held[row] += l.held
-	if v.Match[row] == 0 {
+	p.count(l)
+	if l.cold {
 		ep.lastCold, v.LastCold[row] = now, now
 	}
 	if r.Adapter != "" {
@@ -242,6 +235,38 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	p.expect(l, r)
 	p.means.sent(float64(uncached))
 	return l
+}
+
+// count adds a lease to what its endpoint has, in the order in which requests were sent there.
+func (p *Pool) count(l *Lease) {
+	ep := l.ep
+	ep.leases[l] = struct{}{}
+	before := ep.last
+	for before != nil && before.sent > l.sent {
+		before = before.prev // a peer's, of which we hear a moment later
+	}
+	l.prev, l.next = before, ep.first
+	if before != nil {
+		l.next, before.next = before.next, l
+	} else {
+		ep.first = l
+	}
+	if l.next != nil {
+		l.next.prev = l
+	} else {
+		ep.last = l
+	}
+	if ep.row < 0 {
+		return
+	}
+	v, row := &p.view, ep.row
+	v.InFlight[row]++
+	v.Prefilling[row]++
+	if l.unread() {
+		v.SentSince[row]++
+	}
+	v.Backlog[row] += l.uncached
+	v.Held[row] += l.held
 }
 
 func whole(tokens float32) float32 { return float32(math.Round(float64(tokens))) }
@@ -287,10 +312,24 @@ func (l *Lease) FirstByte(now time.Duration) {
 	if l.begun || l.done {
 		return
 	}
+	l.begin(now)
+	p.tellOf(NoteBegun, now, l, Outcome{})
+}
+
+// begin takes the first byte into account. A peer's may be heard of after later ones.
+func (l *Lease) begin(now time.Duration) {
+	if l.begun {
+		return
+	}
+	p := l.pool
 	l.begun, l.firstAt = true, now.Seconds()
 	l.settleAt(l.firstAt)
-	l.ep.saw(now)
-	p.serves(l)
+	if !l.heard || int64(now) > l.ep.lastByte.Load() {
+		l.ep.saw(now)
+	}
+	if !l.heard {
+		p.serves(l)
+	}
 	if !l.streamed {
 		l.prefilled()
 		return
@@ -354,43 +393,60 @@ type Outcome struct {
 
 // Done ends the lease. Only the first call counts.
 func (l *Lease) Done(now time.Duration, o Outcome) {
-	p, ep, t := l.pool, l.ep, now.Seconds()
+	p, t := l.pool, now.Seconds()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l.done {
 		return
 	}
-	l.done = true
 	l.settleAt(t)
+	l.end()
+	l.learn(t, o)
+	p.tellOf(NoteEnded, now, l, o)
+	p.judge(l, t, o.Ending)
+}
+
+// end lowers every counter that the lease raised.
+func (l *Lease) end() {
+	p, ep := l.pool, l.ep
+	l.done = true
 	l.prefilled()
 	delete(ep.leases, l)
-	if ep.row >= 0 {
-		v := &p.view
-		v.InFlight[ep.row] = float32(len(ep.leases))
-		v.Held[ep.row] = max(v.Held[ep.row]-l.held, 0)
-		if len(ep.leases) == 0 {
-			v.Held[ep.row] = 0 // sums beyond 16 million are rounded
-		}
-		if l.unread() {
-			v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
-		}
+	if l.heard {
+		ep.heard--
 	}
-	p.judge(l, t, o.Ending)
-	if o.Ending == Finished {
-		p.means.finished(l.promptSize, o)
-		if l.streamed && l.begun && o.OutputTokens > 1 {
-			p.learnDecode(ep, t-l.firstAt, float64(o.OutputTokens-1))
-		}
+	if ep.row < 0 {
+		return
+	}
+	v := &p.view
+	v.InFlight[ep.row] = float32(len(ep.leases))
+	v.Held[ep.row] = max(v.Held[ep.row]-l.held, 0)
+	if len(ep.leases) == 0 {
+		v.Held[ep.row] = 0 // sums beyond 16 million are rounded
+	}
+	if l.unread() {
+		v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
 	}
 }
 
-// InFlight is the number of requests counted at all endpoints.
+// learn takes from an end what it says of requests and of speeds.
+func (l *Lease) learn(now float64, o Outcome) {
+	if o.Ending != Finished {
+		return
+	}
+	l.pool.means.finished(l.promptSize, o)
+	if l.streamed && l.begun && o.OutputTokens > 1 {
+		l.pool.learnDecode(l.ep, now-l.firstAt, float64(o.OutputTokens-1))
+	}
+}
+
+// InFlight is the number of this gateway's requests counted at all endpoints.
 func (p *Pool) InFlight() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := 0
 	for _, ep := range p.rows {
-		n += len(ep.leases)
+		n += len(ep.leases) - ep.heard
 	}
 	return n
 }

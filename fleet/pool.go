@@ -47,6 +47,11 @@ type Pool struct {
 	rentKey  uint64 // of the request being decided, 0 when nobody holds any of it
 	kinds    []kind
 	means    means
+
+	ids   uint64 // the latest lease's
+	tell  func(n *Note)
+	note  Note // what is being told
+	peers map[string]*heard
 }
 
 // endpoint is the live state of one endpoint, guarded by the pool's mutex but for lastByte.
@@ -76,6 +81,7 @@ type endpoint struct {
 
 	first, last  *Lease // requests before their first token, in the order sent
 	leases       map[*Lease]struct{}
+	heard        int // of them, peers'
 	lastFirst    float64
 	lastByte     atomic.Int64 // nanoseconds of the fleet's clock
 	stepAt, step atomic.Int64 // when the last step was seen to end, and how long one without prompts takes, in nanoseconds
@@ -222,7 +228,7 @@ func (ep *endpoint) restate() {
 // moveByteless tells every request that has had no byte from this endpoint to go elsewhere.
 func (ep *endpoint) moveByteless() {
 	for l := range ep.leases {
-		if !l.begun && !l.told {
+		if !l.begun && !l.told && !l.heard {
 			l.told = true
 			close(l.lost)
 		}
@@ -540,7 +546,7 @@ func (p *Pool) Status(now time.Duration) []Status {
 	}
 	out := make([]Status, len(p.rows))
 	for i, ep := range p.rows {
-		s := Status{Endpoint: ep.Endpoint, Engine: ep.engine, Reading: ep.reading, InFlight: len(ep.leases),
+		s := Status{Endpoint: ep.Endpoint, Engine: ep.engine, Reading: ep.reading, InFlight: len(ep.leases) - ep.heard,
 			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]), PrefixUnits: p.index.Held(ep.slot),
 			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
 		for _, m := range ep.models {

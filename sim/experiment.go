@@ -29,9 +29,10 @@ type Experiment struct {
 	Policies []Policy
 	// Seeds is how many repetitions there are, 0 means 1.
 	Seeds int
-	// Labels, Replicas, Scrape and Wire are as in Options.
+	// Labels, Replicas, Share, Scrape and Wire are as in Options.
 	Labels       bool
 	Replicas     int
+	Share        bool
 	Scrape, Wire time.Duration
 	// For is how long requests arrive, 0 means what the row says; the first 20 s don't count.
 	For time.Duration
@@ -83,7 +84,7 @@ func (e Experiment) Run(ctx context.Context) (*Table, error) {
 	if err := ctx.Err(); err != nil && done < len(runs) {
 		return nil, err
 	}
-	t := &Table{Seeds: e.Seeds, Replicas: e.Replicas, Labels: e.Labels}
+	t := &Table{Seeds: e.Seeds, Replicas: e.Replicas, Share: e.Share, Labels: e.Labels}
 	for i, row := range e.Rows {
 		t.Rows = append(t.Rows, e.line(row, runs[i*perRow:][:perRow]))
 	}
@@ -94,7 +95,7 @@ func (e Experiment) Run(ctx context.Context) (*Table, error) {
 func (e *Experiment) one(row, policy int, seed uint64) figures {
 	r := &e.Rows[row]
 	length := e.length(r)
-	return Run(Options{Engines: r.Engines, Labels: e.Labels, Requests: r.Requests(seed, length), Policy: e.Policies[policy], Replicas: e.Replicas,
+	return Run(Options{Engines: r.Engines, Labels: e.Labels, Requests: r.Requests(seed, length), Policy: e.Policies[policy], Replicas: e.Replicas, Share: e.Share,
 		Scrape: e.Scrape, Wire: e.Wire, Warm: warmUp, Until: length, End: length + drainFor, Seed: seed}).figures()
 }
 

@@ -12,6 +12,7 @@ import (
 type Table struct {
 	Seeds    int    `json:"seeds"`
 	Replicas int    `json:"replicas"`
+	Share    bool   `json:"share,omitempty"`
 	Labels   bool   `json:"labels"`
 	Rows     []Line `json:"rows"`
 }
@@ -64,7 +65,7 @@ const (
 	// noise is the difference that counts as none, however sure it is.
 	noise = .03
 	// nearGreedy is how much worse than the all-knowing greedy one gateway may be at P50 and P95, nearGreedyReplicas
-	// several that share nothing.
+	// several.
 	nearGreedy, nearGreedyReplicas = .15, .20
 )
 

@@ -18,8 +18,10 @@ type Options struct {
 	Requests []Request
 	// Policy chooses the endpoints.
 	Policy Policy
-	// Replicas is how many gateways, that share nothing, take turns at random; 0 means 1.
+	// Replicas is how many gateways take turns at random; 0 means 1.
 	Replicas int
+	// Share has production's gateways tell each other what they do; without, they share nothing.
+	Share bool
 	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at
 	// random.
 	Scrape time.Duration
@@ -77,6 +79,7 @@ type world struct {
 	spare    []*flight
 	after    map[int][]int // requests by the one they follow
 	todo     map[int]func()
+	mail     []letters // by gateway
 	result   Result
 	// given is how many tokens all engines had given when the counting began and at its end.
 	given [2]int64
@@ -131,6 +134,7 @@ func (w *world) start() {
 			w.after[f] = append(w.after[f], i)
 		}
 	}
+	w.share()
 	w.nextArrival()
 	for g := range w.gateways {
 		for i := range w.engines {
@@ -192,6 +196,8 @@ func (w *world) fire(t timer) {
 		w.hear(t)
 	case timerCount:
 		w.count(t.index)
+	case timerShare:
+		w.deliver(t.gateway)
 	}
 }
 
@@ -455,6 +461,7 @@ const (
 	timerDo
 	timerHear
 	timerCount
+	timerShare
 )
 
 // news is what a gateway hears.

@@ -22,7 +22,7 @@ func TestWorldsRepeat(t *testing.T) {
 	}
 	for _, p := range Policies() {
 		run := func(seed uint64) string {
-			return summary(Run(Options{Engines: fleet, Requests: requests, Policy: p, Replicas: 2, Seed: seed, End: time.Minute, Wire: time.Millisecond,
+			return summary(Run(Options{Engines: fleet, Requests: requests, Policy: p, Replicas: 2, Share: seed%2 == 1, Seed: seed, End: time.Minute, Wire: time.Millisecond,
 				Faults: []Fault{{5 * time.Second, 0, Crashed, 2}, {6 * time.Second, 1, Slow, 4}, {8 * time.Second, 1, Slow, 1}}}))
 		}
 		first := run(1)

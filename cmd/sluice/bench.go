@@ -19,6 +19,7 @@ import (
 
 type benchOptions struct {
 	quick, noLabels, json, check  bool
+	share                         bool
 	seeds, replicas               int
 	rows, policies                []string
 	scrape, wire, length          time.Duration
@@ -66,7 +67,8 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 	f.StringSliceVar(&o.rows, "rows", []string{"A"}, "`IDS` of rows, such as A1,A7,B; A and B mean all of them")
 	f.StringSliceVar(&o.policies, "policies", []string{"round-robin", "least-requests", "weights", "latency", "greedy"}, "`NAMES` of policies; all means all of them")
 	f.BoolVar(&o.noLabels, "no-labels", false, "don't tell the gateway which GPU an endpoint has: it has to tell kinds apart by their speed")
-	f.IntVar(&o.replicas, "replicas", 1, "how many gateways that share nothing there are")
+	f.IntVar(&o.replicas, "replicas", 1, "how many gateways there are")
+	f.BoolVar(&o.share, "share", true, "let several gateways tell each other what they do, as with serve --peers")
 	f.DurationVar(&o.scrape, "scrape", 50*time.Millisecond, "time between two readings of an endpoint")
 	f.DurationVar(&o.wire, "wire", 2*time.Millisecond, "mean time after which the gateway hears of first tokens, of a step's tokens and of ends, at random (0: at once)")
 	f.DurationVar(&o.length, "for", 0, "how long requests arrive, of which the first 20s don't count (0: a trace's own length, else 3m)")
@@ -137,12 +139,15 @@ func benchTitle(t *sim.Table) string {
 	}
 	if t.Replicas > 1 {
 		gateways = fmt.Sprintf("%d gateways that share nothing", t.Replicas)
+		if t.Share {
+			gateways = fmt.Sprintf("%d gateways that tell each other what they do", t.Replicas)
+		}
 	}
 	return fmt.Sprintf("Times to first token in seconds, mean of %d seeds ± 95 %% interval; %s, %s GPU labels", t.Seeds, gateways, labels)
 }
 
 func (o *benchOptions) experiment() (sim.Experiment, error) {
-	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Scrape: o.scrape, Wire: o.wire, For: o.length}
+	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Share: o.share, Scrape: o.scrape, Wire: o.wire, For: o.length}
 	if o.quick && !o.seeded {
 		e.Seeds = 4
 	}

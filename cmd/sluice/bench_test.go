@@ -127,7 +127,7 @@ func TestBenchCheck(t *testing.T) {
 		}
 	}
 	// With two gateways that know nothing of each other and the endpoints slow, knowing everything is far ahead.
-	bad := []string{"--workload", "mixed", "--rate", "3.3", "--fleet", "l8-a10g=2", "--for", "60s", "--seeds", "1", "--replicas", "20", "--scrape", "20s"}
+	bad := []string{"--workload", "mixed", "--rate", "3.3", "--fleet", "l8-a10g=2", "--for", "60s", "--seeds", "1", "--replicas", "20", "--share=false", "--scrape", "20s"}
 	if out, _, err := runBench(t, bad...); err != nil || !strings.Contains(out, "is not within 20 %") {
 		t.Errorf("got %v and\n%s", err, out)
 	}
