@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 const (
@@ -11,8 +12,9 @@ const (
 	maxMapped = 1 << 18
 	// maxHealed is how many engine hashes of prompts are kept to find lost parents by.
 	maxHealed = 1 << 16
-	// maxClasses is how many sizes of engine blocks a pool may have; endpoints with yet another one are not followed.
-	maxClasses = 4
+	// maxClasses is how many sizes of engine blocks a pool may have, minBlock the least of them: the tables cost so many bytes a
+	// block. What endpoints with other blocks hold is guessed.
+	maxClasses, minBlock = 4, 8
 	// chunk is how many blocks are stored or removed under one hold of the lock.
 	chunk = 64
 )
@@ -81,7 +83,9 @@ type Ledger struct {
 	closed    bool
 	following Following
 	class     *class
-	tokens    int // of its cache, 0 when unknown
+	tokens    int // that its cache has room for, 0 when unknown
+	// held is how many tokens it holds, -1 when that isn't known.
+	held atomic.Int64
 	// stored are its blocks by the engine's own hash.
 	stored map[uint64]stored
 	onGPU  int // copies
@@ -110,6 +114,7 @@ func (x *Exact) Open(slot int) *Ledger {
 		old.close()
 	}
 	l := &Ledger{x: x, slot: slot, stored: make(map[uint64]stored)}
+	l.held.Store(-1)
 	x.ledgers[slot] = l
 	return l
 }
@@ -178,6 +183,10 @@ func (l *Ledger) follow(f Following) {
 		x.following++
 	}
 	l.following = f
+	l.held.Store(-1)
+	if f != NotFollowed && l.class != nil {
+		l.held.Store(0)
+	}
 	w, bit := l.slot>>6, uint64(1)<<(l.slot&63)
 	x.complete[w] &^= bit
 	if f == FollowedFromEmpty {
@@ -194,9 +203,7 @@ func (l *Ledger) follow(f Following) {
 // forget lets the endpoint hold nothing; names keeps what its blocks' hashes stand for.
 func (l *Ledger) forget(names bool) {
 	for hash, s := range l.stored {
-		if s.held() {
-			l.x.release(s.key, l.slot)
-		}
+		l.lose(s)
 		if names {
 			s.gpu, s.host = 0, false
 			l.stored[hash] = s
@@ -218,9 +225,9 @@ func (l *Ledger) Resize(tokens int) {
 
 // limit is how many copies of blocks the endpoint can have on its GPU, with room for what reading and events may differ by.
 func (l *Ledger) limit() int {
-	const most = 1 << 20
+	const most = 1 << 18
 	if l.tokens <= 0 || l.class == nil {
-		return most / 4
+		return most
 	}
 	n := l.tokens / l.class.size
 	return min(n+n/4+chunk, most)
@@ -249,11 +256,17 @@ func (l *Ledger) shed() {
 
 // drop forgets a block altogether.
 func (l *Ledger) drop(hash uint64, s stored) {
-	if s.held() {
-		l.x.release(s.key, l.slot)
-	}
+	l.lose(s)
 	l.onGPU -= int(s.gpu)
 	delete(l.stored, hash)
+}
+
+// lose lets the endpoint hold a block no longer.
+func (l *Ledger) lose(s stored) {
+	if s.held() {
+		l.x.release(s.key, l.slot)
+		l.held.Add(-int64(l.class.size))
+	}
 }
 
 // Apply takes events in the order in which they happened. Those that make no sense, blocks whose parent is not known,
@@ -314,7 +327,7 @@ func (l *Ledger) store(e *Event) {
 			own[i] = hashBlock(e.Tokens[k*e.BlockSize:(k+1)*e.BlockSize], extra)
 		}
 		l.x.mu.Lock()
-		if l.closed || l.following == NotFollowed || !l.join(e.BlockSize) {
+		if l.closed || l.following == NotFollowed || !l.join(e.BlockSize, e.Medium) {
 			l.x.mu.Unlock()
 			return
 		}
@@ -337,21 +350,26 @@ func (l *Ledger) store(e *Event) {
 	}
 }
 
-// join puts the ledger in the class of engines with blocks of this size; one that changes it begins anew.
-func (l *Ledger) join(size int) bool {
+// join puts the ledger in the class of engines with blocks of this size; one that changes it begins anew. Only the GPU's
+// blocks decide: offloaded ones may be of another size, by which they cannot be found.
+func (l *Ledger) join(size int, m Medium) bool {
 	x := l.x
 	if l.class != nil && l.class.size == size {
 		return true
 	}
+	if m != GPU {
+		return false
+	}
 	i := slices.IndexFunc(x.classes, func(c *class) bool { return c.size == size })
 	if i < 0 {
-		if len(x.classes) == maxClasses {
+		if len(x.classes) == maxClasses || size < minBlock {
 			return false
 		}
 		i = len(x.classes)
 		x.classes = append(x.classes, &class{size: size, salt: mix(uint64(size)), slots: make([]uint64, x.words)})
 	}
 	if l.class != nil {
+		l.forget(false)
 		l.class.slots[l.slot>>6] &^= uint64(1) << (l.slot & 63)
 	}
 	l.class = x.classes[i]
@@ -394,6 +412,7 @@ func (l *Ledger) add(hash, key uint64, m Medium) {
 	}
 	if !s.held() {
 		l.x.hold(key, l.slot)
+		l.held.Add(int64(l.class.size))
 	}
 	if m == Host {
 		s.host = true
@@ -417,31 +436,29 @@ func (l *Ledger) copied(hash uint64, m Medium) {
 // remove counts one copy less.
 func (l *Ledger) remove(hash uint64, m Medium) {
 	s, ok := l.stored[hash]
-	switch {
-	case !ok || !s.held():
+	if !ok || !s.held() {
 		return
+	}
+	left := s
+	switch {
 	case m == Host:
-		s.host = false
+		left.host = false
 	case s.gpu > 0:
-		s.gpu--
+		left.gpu--
 		l.onGPU--
 	}
-	if !s.held() {
-		l.x.release(s.key, l.slot)
+	if !left.held() {
+		l.lose(s)
 		delete(l.stored, hash)
 		return
 	}
-	l.stored[hash] = s
+	l.stored[hash] = left
 }
 
-// Held is how many blocks of how many tokens the endpoint holds; false when it isn't followed.
-func (l *Ledger) Held() (blocks, size int, ok bool) {
-	l.x.mu.Lock()
-	defer l.x.mu.Unlock()
-	if l.following == NotFollowed || l.class == nil {
-		return 0, 0, false
-	}
-	return len(l.stored), l.class.size, true
+// Tokens is how many tokens the endpoint holds; false when its events do not tell. It takes no lock.
+func (l *Ledger) Tokens() (tokens int, ok bool) {
+	tokens = int(l.held.Load())
+	return max(tokens, 0), tokens >= 0
 }
 
 // hold sets the slot's bit for a key.
@@ -481,8 +498,20 @@ func (x *Exact) release(key uint64, slot int) {
 	x.free = append(x.free, e)
 }
 
-// Learn takes the tokens of a prompt.
-func (x *Exact) Learn(p *Prompt) {
+// Learned is what a prompt's tokens have told of prefix blocks, for whoever follows the same engines: keys are hashes of
+// tokens, and the same everywhere.
+type Learned struct {
+	// Size is the number of tokens of the engines' blocks.
+	Size int
+	// Blocks are prefix blocks, Tokens how many leading tokens up to the end of each do not depend on what follows, Keys
+	// those of the last whole engine block among them, 0 where there is none. All three are of one length.
+	Blocks []uint64
+	Tokens []int32
+	Keys   []uint64
+}
+
+// Learn takes the tokens of a prompt, and returns what they told that was not known, for each size of engine blocks.
+func (x *Exact) Learn(p *Prompt) []Learned {
 	n := min(len(p.Blocks), len(p.Ends))
 	for k := range n {
 		if p.Ends[k] < 0 || int(p.Ends[k]) > len(p.Tokens) || k > 0 && p.Ends[k] < p.Ends[k-1] {
@@ -491,28 +520,58 @@ func (x *Exact) Learn(p *Prompt) {
 		}
 	}
 	if n == 0 {
-		return
+		return nil
 	}
 	x.mu.Lock()
 	classes := slices.Clone(x.classes)
 	x.mu.Unlock()
+	var out []Learned
 	for _, c := range classes {
 		keys := keysOf(p, c.size, int(p.Ends[n-1]))
-		for from := 0; from < n; from += chunk {
-			x.mu.Lock()
-			for k := from; k < min(from+chunk, n); k++ {
-				m := mapped{block: p.Blocks[k] ^ c.salt, tokens: p.Ends[k], used: true, entry: -1}
-				if whole := int(p.Ends[k]) / c.size; whole > 0 {
-					m.key = keys[whole-1]
-				}
-				x.remember(m)
+		l := Learned{Size: c.size}
+		for k, block := range p.Blocks[:n] {
+			key := uint64(0)
+			if whole := int(p.Ends[k]) / c.size; whole > 0 {
+				key = keys[whole-1]
 			}
-			x.mu.Unlock()
+			l.Blocks, l.Tokens, l.Keys = append(l.Blocks, block), append(l.Tokens, p.Ends[k]), append(l.Keys, key)
+		}
+		if fresh := x.take(c, &l); len(fresh.Blocks) > 0 {
+			out = append(out, fresh)
 		}
 		if p.EngineBlock == c.size {
 			x.heal(p.EngineHashes, keys)
 		}
 	}
+	return out
+}
+
+// Take takes what another has learned. What is of no size that any endpoint here has, or makes no sense, is passed over.
+func (x *Exact) Take(l *Learned) {
+	x.mu.Lock()
+	i := slices.IndexFunc(x.classes, func(c *class) bool { return c.size == l.Size })
+	if i < 0 || len(l.Tokens) != len(l.Blocks) || len(l.Keys) != len(l.Blocks) {
+		x.mu.Unlock()
+		return
+	}
+	c := x.classes[i]
+	x.mu.Unlock()
+	x.take(c, l)
+}
+
+// take puts into the table what is learned and not known yet, and returns that.
+func (x *Exact) take(c *class, l *Learned) Learned {
+	fresh := Learned{Size: l.Size}
+	for from := 0; from < len(l.Blocks); from += chunk {
+		x.mu.Lock()
+		for k := from; k < min(from+chunk, len(l.Blocks)); k++ {
+			if l.Tokens[k] >= 0 && x.remember(mapped{block: l.Blocks[k] ^ c.salt, key: l.Keys[k], tokens: l.Tokens[k], used: true, entry: -1}) {
+				fresh.Blocks, fresh.Tokens, fresh.Keys = append(fresh.Blocks, l.Blocks[k]), append(fresh.Tokens, l.Tokens[k]), append(fresh.Keys, l.Keys[k])
+			}
+		}
+		x.mu.Unlock()
+	}
+	return fresh
 }
 
 // keysOf are the keys of the whole blocks of a size among so many of the prompt's tokens.
@@ -526,18 +585,21 @@ func keysOf(p *Prompt, size, tokens int) []uint64 {
 	return keys
 }
 
-// remember puts a prefix block in the table; what has not been used for a while makes room.
-func (x *Exact) remember(m mapped) {
+// remember puts a prefix block in the table, and reports whether that changed it; what has not been used for a while makes
+// room.
+func (x *Exact) remember(m mapped) bool {
 	if at, ok := x.blocks[m.block]; ok {
-		if x.mapped[at].key != m.key || x.mapped[at].tokens < m.tokens {
-			x.mapped[at] = m
+		if old := &x.mapped[at]; old.key == m.key && old.tokens >= m.tokens {
+			old.used = true
+			return false
 		}
-		return
+		x.mapped[at] = m
+		return true
 	}
 	if len(x.mapped) < maxMapped {
 		x.blocks[m.block] = int32(len(x.mapped))
 		x.mapped = append(x.mapped, m)
-		return
+		return true
 	}
 	for x.mapped[x.hand].used {
 		x.mapped[x.hand].used = false
@@ -546,6 +608,7 @@ func (x *Exact) remember(m mapped) {
 	delete(x.blocks, x.mapped[x.hand].block)
 	x.mapped[x.hand], x.blocks[m.block] = m, int32(x.hand)
 	x.hand = (x.hand + 1) % len(x.mapped)
+	return true
 }
 
 // heal remembers what engine hashes stand for.
@@ -578,28 +641,40 @@ func (x *Exact) Wants(blocks []uint64) bool {
 	return false
 }
 
-// Cached is how many leading tokens of a prompt the slot holds whose deepest block held there this is: whole blocks of
-// the engine, and never all of a prompt that ends with the block, since engines compute the last token at least. It is
-// false where the slot is not followed or the block's tokens are not known.
-func (x *Exact) Cached(slot int, block uint64, ending bool) (tokens int, ok bool) {
+// Prediction is what an engine is expected to find in its cache of a prompt.
+type Prediction struct {
+	// Followed says that the endpoint's events are followed. Exact says that its events and the prompt's tokens tell Tokens, how many
+	// of the leading tokens it holds: whole blocks of the engine, and never all of a prompt, since engines compute
+	// the last token at least.
+	Followed, Exact bool
+	Tokens          int
+}
+
+// Predict says what the slot holds of the tokens of a prompt of which it holds the first n blocks, as Match found.
+func (x *Exact) Predict(slot int, blocks []uint64, n int) Prediction {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if slot >= len(x.ledgers) || x.ledgers[slot] == nil {
-		return 0, false
+		return Prediction{}
 	}
 	l := x.ledgers[slot]
 	if l.following == NotFollowed || l.class == nil {
-		return 0, false
+		return Prediction{}
 	}
-	at, ok := x.blocks[block^l.class.salt]
-	if !ok {
-		return 0, false
+	p := Prediction{Followed: true}
+	if len(blocks) == 0 {
+		return p
 	}
-	tokens = int(x.mapped[at].tokens)
-	if ending {
-		tokens--
+	at, ok := x.blocks[blocks[max(n-1, 0)]^l.class.salt]
+	if p.Exact = ok; !ok || n == 0 {
+		return p
 	}
-	return max(tokens, 0) / l.class.size * l.class.size, true
+	p.Tokens = int(x.mapped[at].tokens)
+	if n == len(blocks) {
+		p.Tokens--
+	}
+	p.Tokens = max(p.Tokens, 0) / l.class.size * l.class.size
+	return p
 }
 
 // Match is guess.Match, with what the events of followed endpoints say in place of the guess wherever the tokens of a

@@ -14,12 +14,13 @@ type naive struct {
 	limit []int
 	order [][]uint64
 	used  []map[uint64]bool
+	fresh []map[uint64]bool
 }
 
 func newNaive(slots int) *naive {
-	n := &naive{limit: make([]int, slots), order: make([][]uint64, slots), used: make([]map[uint64]bool, slots)}
+	n := &naive{limit: make([]int, slots), order: make([][]uint64, slots), used: make([]map[uint64]bool, slots), fresh: make([]map[uint64]bool, slots)}
 	for s := range slots {
-		n.used[s] = make(map[uint64]bool)
+		n.used[s], n.fresh[s] = make(map[uint64]bool), make(map[uint64]bool)
 	}
 	return n
 }
@@ -69,6 +70,7 @@ func (n *naive) evict(slot int) {
 		oldest := n.order[slot][0]
 		n.order[slot] = n.order[slot][1:]
 		if !n.used[slot][oldest] {
+			delete(n.fresh[slot], oldest)
 			return
 		}
 		delete(n.used[slot], oldest)
@@ -108,6 +110,7 @@ func (n *naive) match(slot int, blocks []uint64) int32 {
 func (n *naive) clear(slot int) {
 	n.order[slot] = nil
 	clear(n.used[slot])
+	clear(n.fresh[slot])
 }
 
 // check compares everything that the index says with the naive one, and its insides with each other.
@@ -158,6 +161,9 @@ func sound(t *testing.T, x *Index) {
 			have := x.held[i]&bit != 0
 			if have != bits[[2]int{e, s}] {
 				t.Fatalf("entry %d: held by slot %d is %v, its queue says %v", e, s, have, !have)
+			}
+			if x.fresh[i]&bit != 0 && !have {
+				t.Fatalf("entry %d is fresh at slot %d, which does not hold it", e, s)
 			}
 			if x.used[i]&bit != 0 && !have {
 				t.Fatalf("entry %d is used by slot %d, which does not hold it", e, s)
