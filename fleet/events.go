@@ -23,8 +23,12 @@ func (p *Pool) ObserveBlocks(endpoint string, events []prefix.Event) {
 	}
 }
 
-// LearnPrompt takes a prompt whose tokens have become known. Its Blocks are those of the Request.
-func (p *Pool) LearnPrompt(prompt *prefix.Prompt) { p.exact.Learn(prompt) }
+// LearnPrompt takes a prompt whose tokens have become known. Its Blocks are those of the Request. It returns what was not known, for
+// other gateways in front of the same endpoints: see TakeLearned.
+func (p *Pool) LearnPrompt(prompt *prefix.Prompt) []prefix.Learned { return p.exact.Learn(prompt) }
+
+// TakeLearned takes what another gateway has learned of prompts.
+func (p *Pool) TakeLearned(l *prefix.Learned) { p.exact.Take(l) }
 
 // WantsTokens reports whether to learn the tokens of the prompt with these blocks would tell something new.
 func (p *Pool) WantsTokens(blocks []uint64) bool { return p.exact.Wants(blocks) }
@@ -64,20 +68,16 @@ func (p *Pool) expect(l *Lease, r *Request) {
 	if at, ok := slices.BinarySearch(ends, p.match[ep.slot]); ok {
 		n = at + 1
 	}
-	if len(r.Blocks) > 0 {
-		if tokens, ok := p.exact.Cached(ep.slot, r.Blocks[max(n-1, 0)], n == len(r.Blocks)); ok {
-			l.Cached, l.CachedExact = tokens, true
-			if n == 0 {
-				l.Cached = 0
-			}
-		}
+	prediction := p.exact.Predict(ep.slot, r.Blocks, n)
+	if prediction.Exact {
+		l.Cached, l.CachedExact = prediction.Tokens, true
 	}
 	p.expectBlocks(l, r.Blocks[n:])
 }
 
 // expectBlocks notes that the lease's endpoint will hold the blocks once it has computed them, whatever its events say until then.
 func (p *Pool) expectBlocks(l *Lease, blocks []uint64) {
-	if _, _, followed := l.ep.ledger.Held(); !followed || len(blocks) == 0 {
+	if _, followed := l.ep.ledger.Tokens(); !followed || len(blocks) == 0 {
 		return
 	}
 	if k := len(p.settling.spare); k > 0 {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-gateway/sluice/prefix"
 	"github.com/sluice-gateway/sluice/route"
 )
 
@@ -41,7 +42,9 @@ func (h *history) step() {
 	if h.r.IntN(3) > 0 {
 		h.now += time.Duration(h.r.IntN(300)) * time.Millisecond
 	}
-	switch k := h.r.IntN(40); {
+	switch k := h.r.IntN(46); {
+	case k >= 40:
+		h.events()
 	case k < 12:
 		h.pick()
 	case k < 24:
@@ -58,6 +61,23 @@ func (h *history) step() {
 		h.p.Status(h.now)
 	default:
 		h.reload()
+	}
+}
+
+// events lets something be known of an endpoint's cache, or of a prompt.
+func (h *history) events() {
+	r := prompt(1+h.r.IntN(12), 256*(1+h.r.IntN(40)))
+	q := tokensOf(int(r.Blocks[0]>>32), r)
+	name := h.name()
+	switch h.r.IntN(6) {
+	case 0:
+		h.p.FollowEvents(name, prefix.Following(h.r.IntN(3)))
+	case 1, 2:
+		h.p.ObserveBlocks(name, storedAt(q, len(r.Blocks)))
+	case 3:
+		h.p.ObserveBlocks(name, removed(q, h.r.IntN(len(r.Blocks)), len(r.Blocks)))
+	default:
+		h.p.LearnPrompt(q)
 	}
 }
 

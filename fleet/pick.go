@@ -163,6 +163,9 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 	best := int32(0)
 	for i, ep := range p.rows {
 		p.view.Cached[i] = float32(p.index.Held(ep.slot))
+		if tokens, ok := ep.ledger.Tokens(); ok && r.UnitBytes > 0 {
+			p.view.Cached[i] = float32(tokens) / p.view.Request.UnitTokens
+		}
 		p.view.Match[i] = float32(p.match[ep.slot])
 		best = max(best, p.match[ep.slot])
 	}

@@ -265,8 +265,8 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	}
 	ep.sweep(now.Seconds(), p)
 	maps.DeleteFunc(ep.expected, func(_ string, sent float64) bool { return now.Seconds()-sent >= expectFor })
+	p.index.Resize(ep.slot, p.unitsFor(ep)) // bytes per token may have changed if nothing else has
 	if resized {
-		p.index.Resize(ep.slot, p.unitsFor(ep))
 		ep.ledger.Resize(int(min(r.KVTokens, 1<<40)))
 	}
 	p.dirty = true
