@@ -43,7 +43,16 @@ func (x *exactPrefixes) learn(p *production, f *flight) {
 	for _, hash := range f.hashes[:whole] {
 		prompt.Tokens = blockTokens(prompt.Tokens, hash)
 	}
-	x.w.later(x.w.now+learnDelay, func() { p.pool.LearnPrompt(prompt) })
+	x.w.later(x.w.now+learnDelay, func() {
+		learned := p.pool.LearnPrompt(prompt)
+		for _, g := range x.w.gateways {
+			if other := g.(*production); x.w.o.Share && other != p {
+				for i := range learned {
+					other.pool.TakeLearned(&learned[i])
+				}
+			}
+		}
+	})
 }
 
 // blockTokens appends a block's tokens.
