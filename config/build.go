@@ -260,11 +260,37 @@ func (b *builder) endpoint(l *v1alpha1.Endpoints, j int, asWritten *v1alpha1.Sch
 			e.MetricsPort = int(*m.Port)
 		}
 	}
+	if k := item.KVEvents; k != nil {
+		e.KVEvents = kvEvents(k)
+	} else if k := l.Spec.KVEvents; k != nil {
+		e.KVEvents = kvEvents(k)
+	}
+	if item.Ranks != nil {
+		e.Ranks = int(*item.Ranks)
+	}
+	if item.FirstRank != nil {
+		e.FirstRank = int(*item.FirstRank)
+	}
 	if t := item.TLS; t != nil {
 		e.TLS = &TLS{CAFile: t.CAFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
 	}
 	if k := item.APIKey; k != nil {
 		e.APIKey = APIKey{Env: k.Env, File: k.File}
+	}
+	return e
+}
+
+// kvEvents fills in what a document leaves out. Who publishes nothing gives nothing again.
+func kvEvents(k *v1alpha1.EndpointKVEvents) KVEvents {
+	e := KVEvents{Port: int(v1alpha1.DefaultKVEventsPort), ReplayPort: int(v1alpha1.DefaultKVReplayPort), Topic: k.Topic, HashSeed: k.HashSeed}
+	if k.Port != nil {
+		e.Port = int(*k.Port)
+	}
+	if k.ReplayPort != nil {
+		e.ReplayPort = int(*k.ReplayPort)
+	}
+	if e.Port == 0 {
+		return KVEvents{}
 	}
 	return e
 }

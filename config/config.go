@@ -95,6 +95,11 @@ type Endpoint struct {
 	// MetricsPath and MetricsPort are empty and 0 where the engine's own hold.
 	MetricsPath string
 	MetricsPort int
+	// KVEvents says where the engine publishes what its KV cache holds; a Port of 0 means nowhere.
+	KVEvents KVEvents
+	// Ranks is how many data-parallel ranks the address has, each an endpoint of its own; 0 where they are the engine's own
+	// matter. FirstRank is the number of the first.
+	Ranks, FirstRank int
 	// TLS is nil for plain text.
 	TLS *TLS
 	// APIKey is the zero value where no key is sent.
@@ -104,6 +109,16 @@ type Endpoint struct {
 // HostPort returns the address to dial, with an IPv6 address in brackets.
 func (e Endpoint) HostPort() string {
 	return net.JoinHostPort(e.Address, strconv.Itoa(e.Port))
+}
+
+// KVEvents says where an engine publishes what its KV cache holds. Each data-parallel rank's ports are these plus the
+// rank's number; a port of 0 means that there is none.
+type KVEvents struct {
+	Port, ReplayPort int
+	// Topic is what the topics of messages begin with.
+	Topic string
+	// HashSeed is the engine's PYTHONHASHSEED, empty where one of the usual ones is expected.
+	HashSeed string
 }
 
 // TLS says how an endpoint's certificate is checked. The zero value checks against the system's authorities and the

@@ -167,6 +167,19 @@ func transport(e Endpoint) string {
 		}
 		words = append(words, fmt.Sprintf("metrics at :%d%s", port, e.MetricsPath))
 	}
+	if e.Ranks > 0 {
+		words = append(words, fmt.Sprintf("ranks %d to %d", e.FirstRank, e.FirstRank+e.Ranks-1))
+	}
+	if k := e.KVEvents; k.Port != 0 {
+		word := fmt.Sprintf("KV events at :%d", k.Port)
+		if k.ReplayPort != 0 {
+			word += fmt.Sprintf(", again at :%d", k.ReplayPort)
+		}
+		if e.Ranks > 0 {
+			word += ", each plus the rank"
+		}
+		words = append(words, word)
+	}
 	return strings.Join(words, ", ")
 }
 

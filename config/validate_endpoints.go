@@ -25,7 +25,9 @@ func validateEndpoints(e *v1alpha1.Endpoints) field.ErrorList {
 	if len(e.Spec.Endpoints) == 0 {
 		c.add(field.Required(spec.Child("endpoints"), "at least one address, such as [{address: 10.0.0.1:8000}]"))
 	}
+	c.kvEvents(spec.Child("kvEvents"), e.Spec.KVEvents)
 	for i := range e.Spec.Endpoints {
+		c.ranks(spec.Child("endpoints").Index(i), &e.Spec.Endpoints[i], e.Spec.KVEvents)
 		c.entry(spec.Child("endpoints").Index(i), &e.Spec.Endpoints[i])
 	}
 	return c.errs
@@ -53,6 +55,53 @@ func (c *checks) entry(path *field.Path, e *v1alpha1.EndpointEntry) {
 	}
 	if e.APIKey != nil {
 		c.apiKey(path.Child("apiKey"), e.APIKey)
+	}
+}
+
+func (c *checks) kvEvents(path *field.Path, k *v1alpha1.EndpointKVEvents) {
+	if k == nil {
+		return
+	}
+	within(c, path.Child("port"), k.Port, 0, 65535)
+	within(c, path.Child("replayPort"), k.ReplayPort, 0, 65535)
+	if e := kvEvents(k); e.Port != 0 && e.Port == e.ReplayPort {
+		c.add(field.Invalid(path.Child("replayPort"), e.ReplayPort, "must be another port than the one of the events"))
+	}
+}
+
+// ranks checks the ranks of an address, and that their ports, which count up from the first, are each their own.
+func (c *checks) ranks(path *field.Path, e *v1alpha1.EndpointEntry, all *v1alpha1.EndpointKVEvents) {
+	within(c, path.Child("ranks"), e.Ranks, 1, v1alpha1.MaxRanks)
+	within(c, path.Child("firstRank"), e.FirstRank, 0, 65535)
+	own := e.KVEvents
+	c.kvEvents(path.Child("kvEvents"), own)
+	if own == nil {
+		own = all
+	}
+	if e.Ranks == nil {
+		if e.FirstRank != nil {
+			c.add(field.Required(path.Child("ranks"), "how many ranks the address has, because firstRank is set"))
+		}
+		return
+	}
+	first := int32(0)
+	if e.FirstRank != nil {
+		first = *e.FirstRank
+	}
+	if first > 0 && e.Engine == "" {
+		c.add(field.Required(path.Child("engine"), "which engine it is, because firstRank is set: vllm counts ranks in requests from 0 at each address, sglang over all"))
+	}
+	if own == nil {
+		return
+	}
+	ports, last := kvEvents(own), int(first+*e.Ranks)-1
+	switch distance := ports.Port - ports.ReplayPort; {
+	case ports.Port == 0:
+	case max(ports.Port, ports.ReplayPort)+last > 65535:
+		c.add(field.Invalid(path.Child("ranks"), *e.Ranks, "needs ports over 65535: the last rank's are those of kvEvents plus its number"))
+	case ports.ReplayPort != 0 && max(distance, -distance) < int(*e.Ranks):
+		c.add(field.Invalid(path.Child("ranks"), *e.Ranks, fmt.Sprintf("makes ports overlap, because each rank's are those of kvEvents plus its number: "+
+			"set kvEvents.replayPort (%d) at least %d apart from port (%d), here and at the engine", ports.ReplayPort, *e.Ranks, ports.Port)))
 	}
 }
 

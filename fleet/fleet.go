@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,8 @@ import (
 // Endpoint says how to reach one endpoint. It is a value that does not change; a change of any field makes another
 // endpoint as far as connections are concerned, but live bookkeeping goes by Name.
 type Endpoint struct {
-	// Name is the address that is dialled, "10.0.0.1:8000" or "[fd00::1]:8000", unique in a pool.
+	// Name is the address that is dialled, "10.0.0.1:8000" or "[fd00::1]:8000", followed by "@" and the rank where Ranks is
+	// not 0. It is unique in a pool.
 	Name string
 	// Host is what the configuration calls it, sent as the Host header; equal to Name for literal addresses.
 	Host string
@@ -36,6 +38,11 @@ type Endpoint struct {
 	// MetricsPort and MetricsPath say where readings come from; 0 and empty mean the serving port and /metrics.
 	MetricsPort int
 	MetricsPath string
+	// KVEvents says where the engine publishes what its KV cache holds.
+	KVEvents KVEvents
+	// Ranks is how many data-parallel ranks answer at the address, 0 where the engine spreads requests over them itself, if
+	// it has any. FirstRank is the number of the first of them, and Rank that of this endpoint.
+	Ranks, FirstRank, Rank int
 	// TLS, when not nil, means https with these settings. Its ServerName is set: Name is an address, and certificates
 	// name hosts.
 	TLS *tls.Config
@@ -43,6 +50,22 @@ type Endpoint struct {
 	H2C bool
 	// APIKey is sent to the engine as a bearer token, empty for none. It must never be logged.
 	APIKey string `json:"-"`
+}
+
+// KVEvents says where an engine publishes what its KV cache holds. Each rank's ports are these plus the rank.
+type KVEvents struct {
+	// Port is 0 where nothing is published, ReplayPort where nothing is given again.
+	Port, ReplayPort int
+	// Topic is what the topics of messages begin with.
+	Topic string
+	// HashSeed is the engine's PYTHONHASHSEED, empty where one of the usual ones is expected.
+	HashSeed string
+}
+
+// Address is what is dialled: the name less the rank. Several endpoints may share it.
+func (e *Endpoint) Address() string {
+	address, _, _ := strings.Cut(e.Name, "@")
+	return address
 }
 
 // LabelGPU and LabelNvidiaGPU are the labels that name the GPU kind of an endpoint, the first one winning.

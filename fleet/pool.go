@@ -529,6 +529,8 @@ type Status struct {
 	BacklogTokens        float64
 	// PrefixUnits is how much prefix the index believes the endpoint to hold, in units.
 	PrefixUnits int
+	// HeldTokens is how many tokens the endpoint's KV events say that its blocks hold, 0 where they are not followed.
+	HeldTokens int
 	// MissingMetrics are metrics that routing could use and the engine does not have.
 	MissingMetrics []string
 	// Rate is the learned speed of the endpoint's kind.
@@ -549,6 +551,7 @@ func (p *Pool) Status(now time.Duration) []Status {
 		s := Status{Endpoint: ep.Endpoint, Engine: ep.engine, Reading: ep.reading, InFlight: len(ep.leases) - ep.heard,
 			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]), PrefixUnits: p.index.Held(ep.slot),
 			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
+		s.HeldTokens, _ = ep.ledger.Tokens()
 		for _, m := range ep.models {
 			s.Models = append(s.Models, m.ID)
 		}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"sync"
 )
 
@@ -22,7 +23,7 @@ type Resolver struct {
 }
 
 // Resolve expands each endpoint's Host ("name:port", "10.0.0.1:8000", "[fd00::1]:8000") into one endpoint per address,
-// with Name set. A name with several addresses, as a headless service has, is several endpoints; of a name with
+// with Name set, and that into one for each data-parallel rank it has. A name with several addresses, as a headless service has, is several endpoints; of a name with
 // addresses of both families the IPv4 ones count, since they are the same servers. Names are asked for side by side.
 // What could not be resolved is returned by Host, whether an earlier answer stands in for it or not.
 func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoint, map[string]error) {
@@ -48,10 +49,24 @@ func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoi
 		}
 		for _, a := range addrs {
 			e.Name = net.JoinHostPort(a.String(), port)
-			out = append(out, e)
+			out = appendRanks(out, e)
 		}
 	}
 	return out, faults
+}
+
+// appendRanks adds the endpoints at an address: one, or one for each data-parallel rank.
+func appendRanks(out []Endpoint, e Endpoint) []Endpoint {
+	if e.Ranks == 0 {
+		return append(out, e)
+	}
+	address := e.Name
+	for i := range e.Ranks {
+		e.Rank = e.FirstRank + i
+		e.Name = address + "@" + strconv.Itoa(e.Rank)
+		out = append(out, e)
+	}
+	return out
 }
 
 // answer is what a name server said of one name.

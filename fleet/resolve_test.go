@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -67,5 +68,21 @@ func TestResolve(t *testing.T) {
 	down = false
 	if got, faults = resolve("none.svc:1"); len(got) != 0 || len(faults) != 1 {
 		t.Errorf("a name without addresses: got %v and faults %v", got, faults)
+	}
+}
+
+// D02: the ranks of an address are as many as it says, numbered from its first, and no more are made up; M12: their
+// address is the bare one.
+func TestResolveRanks(t *testing.T) {
+	r := Resolver{}
+	out, faults := r.Resolve(context.Background(), []Endpoint{{Host: "10.0.0.1:80", Ranks: 2}, {Host: "[fd00::1]:80", Ranks: 2, FirstRank: 2}, {Host: "10.0.0.3:80"}})
+	var got []string
+	for _, e := range out {
+		got = append(got, e.Name+" "+e.Address()+" "+strconv.Itoa(e.Rank))
+	}
+	want := []string{"10.0.0.1:80@0 10.0.0.1:80 0", "10.0.0.1:80@1 10.0.0.1:80 1", "[fd00::1]:80@2 [fd00::1]:80 2", "[fd00::1]:80@3 [fd00::1]:80 3",
+		"10.0.0.3:80 10.0.0.3:80 0"}
+	if diff := cmp.Diff(want, got); diff != "" || len(faults) != 0 {
+		t.Errorf("%s faults %v", diff, faults)
 	}
 }

@@ -127,7 +127,7 @@ func readable(h http.Header) bool {
 func (c *call) engineRequest(a *attempt) *http.Request {
 	e := &a.lease.Endpoint
 	out := c.r.WithContext(a.ctx)
-	out.URL = &url.URL{Scheme: "http", Host: e.Name, Path: c.r.URL.Path, RawPath: c.r.URL.RawPath, RawQuery: c.r.URL.RawQuery,
+	out.URL = &url.URL{Scheme: "http", Host: e.Address(), Path: c.r.URL.Path, RawPath: c.r.URL.RawPath, RawQuery: c.r.URL.RawQuery,
 		ForceQuery: c.r.URL.ForceQuery}
 	if e.TLS != nil {
 		out.URL.Scheme = "https" // as the endpoint is spoken to, not as the client came

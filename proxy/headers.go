@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -17,6 +18,8 @@ const (
 	headerModel     = "X-Gateway-Model-Name"
 	headerServed    = "X-Gateway-Destination-Endpoint-Served"
 	headerReason    = "X-Gateway-Routing-Reason"
+	// headerRank names a data-parallel rank to vLLM and SGLang.
+	headerRank = "X-Data-Parallel-Rank"
 )
 
 // maxRequestID is the longest x-request-id in bytes that is kept.
@@ -66,7 +69,7 @@ func reserved(name string) bool {
 		return false
 	}
 	switch name {
-	case "X-Prefiller-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Kv-Cache-Source-Host-Port":
+	case headerRank, "X-Prefiller-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Kv-Cache-Source-Host-Port":
 		return true
 	}
 	for _, prefix := range [...]string{"X-Gateway-", "X-Llm-D-", "X-Slo-", "X-Envoy-"} {
@@ -145,6 +148,9 @@ func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 		h[headerModel] = []string{c.model}
 	}
 	h[headerRequestID] = []string{c.id}
+	if e.Ranks > 0 {
+		h[headerRank] = []string{strconv.Itoa(rankAt(e))}
+	}
 	if e.APIKey != "" {
 		h["Authorization"] = []string{"Bearer " + e.APIKey}
 	}
@@ -157,6 +163,15 @@ func (c *call) engineHeader(e *fleet.Endpoint) http.Header {
 		h["Idempotency-Key"] = nil
 	}
 	return h
+}
+
+// rankAt is how the endpoint's rank is named in a request to its address: vLLM counts from 0 at each address
+// (vllm/v1/engine/input_processor.py), SGLang over the whole deployment.
+func rankAt(e *fleet.Endpoint) int {
+	if e.Engine == "sglang" {
+		return e.Rank
+	}
+	return e.Rank - e.FirstRank
 }
 
 // noUserAgent keeps the transport from naming itself; it is never written to.

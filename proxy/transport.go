@@ -84,7 +84,7 @@ func serverName(e *fleet.Endpoint) string {
 	}
 	host := e.Host
 	if host == "" {
-		host = e.Name
+		host = e.Address()
 	}
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		return h

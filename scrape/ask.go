@@ -62,7 +62,7 @@ func (c *client) ask(ctx context.Context, engine string) finding {
 }
 
 func (c *client) fetch(ctx context.Context, path string) (answer, error) {
-	r, err := c.request(c.endpoint.Name, path, "application/json")
+	r, err := c.request(c.endpoint.Address(), path, "application/json")
 	if err != nil {
 		return answer{}, err
 	}

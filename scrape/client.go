@@ -63,9 +63,9 @@ func (c *client) close() { c.transport.CloseIdleConnections() }
 // metricsAddress is where metrics are served, and whether that is the serving port.
 func (c *client) metricsAddress() (address string, same bool) {
 	e := &c.endpoint
-	host, port, err := net.SplitHostPort(e.Name)
+	host, port, err := net.SplitHostPort(e.Address())
 	if err != nil || e.MetricsPort == 0 || strconv.Itoa(e.MetricsPort) == port {
-		return e.Name, true
+		return e.Address(), true
 	}
 	return net.JoinHostPort(host, strconv.Itoa(e.MetricsPort)), false
 }
@@ -103,7 +103,7 @@ func (c *client) request(address, path, accept string) (*http.Request, error) {
 	r := &http.Request{Method: http.MethodGet, URL: u, Host: e.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{"Accept": {accept}, "User-Agent": {"sluice"}}}
 	if r.Host == "" {
-		r.Host = e.Name
+		r.Host = e.Address()
 	}
 	if e.APIKey != "" {
 		r.Header.Set("Authorization", "Bearer "+e.APIKey)

@@ -76,6 +76,8 @@ type dialect struct {
 	owner string
 	// model is the label with the model's name.
 	model string
+	// rank is the label with the data-parallel rank, numbered over the whole deployment; empty where there is none.
+	rank string
 	// copies are labels that tell apart series which repeat one another: of those the largest value counts.
 	copies []string
 	// ways fill each column; of several the first that is on the page counts.
@@ -105,7 +107,7 @@ func first(operands ...operand) []way {
 // tokens does, and not the decode time of finished requests.
 var dialects = []dialect{
 	{
-		engine: "vllm", prefix: "vllm", separator: ":", owner: "vllm", model: "model_name",
+		engine: "vllm", prefix: "vllm", separator: ":", owner: "vllm", model: "model_name", rank: "engine",
 		ways: [columns][]way{
 			waiting: first(gauge("num_requests_waiting")),
 			running: first(gauge("num_requests_running")),
@@ -126,7 +128,7 @@ var dialects = []dialect{
 		},
 	},
 	{
-		engine: "sglang", prefix: "sglang", separator: ":", owner: "sglang", model: "model_name",
+		engine: "sglang", prefix: "sglang", separator: ":", owner: "sglang", model: "model_name", rank: "dp_rank",
 		// Each tensor rank may write what its data-parallel group does, and a queue is written whole and by priority.
 		copies: []string{"tp_rank", "pp_rank", "moe_ep_rank", "priority"},
 		ways: [columns][]way{

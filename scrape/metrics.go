@@ -22,6 +22,7 @@ type metrics struct {
 	seconds *prometheus.HistogramVec
 	bytes   *prometheus.GaugeVec
 	missing *prometheus.GaugeVec
+	follow  *followMetrics
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -37,11 +38,12 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		missing: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_scrape_missing_metric",
 			Help: "1 for each number that routing could use and the endpoint's metrics don't give, or not one that can be true."},
 			[]string{"pool", "endpoint", "metric"}),
+		follow: newFollowMetrics(),
 	}
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.scrapes, m.seconds, m.bytes, m.missing} {
+	for _, c := range append(m.follow.collectors(), m.scrapes, m.seconds, m.bytes, m.missing) {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -57,6 +59,7 @@ type endpointMetrics struct {
 	seconds prometheus.Observer
 	bytes   prometheus.Gauge
 	missing []string
+	follow  *followCounts // nil for an endpoint without KV events
 }
 
 func (m *metrics) endpoint(pool, name string) *endpointMetrics {
@@ -88,6 +91,7 @@ func (e *endpointMetrics) leave() {
 	e.of.scrapes.DeletePartialMatch(e.labels)
 	e.of.bytes.DeletePartialMatch(e.labels)
 	e.of.missing.DeletePartialMatch(e.labels)
+	e.of.follow.leave(e.labels)
 }
 
 // leavePool removes the series of a pool without endpoints.

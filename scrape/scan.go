@@ -93,6 +93,8 @@ type scanner struct {
 	steps   [columns][]step
 	// model, when set, is whose series count on a page with several models.
 	model string
+	// rank, when set, is whose series count on a page of several data-parallel ranks; those without a rank count for all.
+	rank  string
 	own   bool
 	found int
 
@@ -191,6 +193,11 @@ func (s *scanner) sample(t *target, rest []byte) {
 	v, ok := number(token(rest))
 	if !ok {
 		return
+	}
+	if s.rank != "" && s.d.rank != "" {
+		if rank := s.label(s.d.rank); len(rank) > 0 && string(rank) != s.rank {
+			return
+		}
 	}
 	key, own := s.identity()
 	for _, i := range t.cells {

@@ -48,6 +48,8 @@ type Scraper struct {
 
 	mu   sync.Mutex
 	said map[lacking]bool // guarded by mu
+	// followed is the endpoints with KV events, by pool and name; guarded by mu.
+	followed map[[2]string]*followCounts
 }
 
 // lacking is what the endpoints of one engine in a pool don't say, in words.
@@ -101,7 +103,7 @@ func New(f *fleet.Fleet, opts Options) (*Scraper, error) {
 	}
 	return &Scraper{fleet: f, opts: opts, metrics: m, pages: sync.Pool{New: func() any { return new([]byte) }},
 		workers: make(map[place]*worker), warned: make(map[*fleet.Pool]time.Duration),
-		said: make(map[lacking]bool)}, nil
+		said: make(map[lacking]bool), followed: make(map[[2]string]*followCounts)}, nil
 }
 
 // Run scrapes until ctx ends, and returns nil when every goroutine has ended too. Call it once.
@@ -149,7 +151,7 @@ func (p *Scraper) match(ctx context.Context) {
 	})
 	for at, e := range want {
 		if p.workers[at] == nil {
-			p.workers[at] = p.start(ctx, at.pool, e)
+			p.workers[at] = p.start(ctx, at.pool, e, p.sharing(at.pool, &e))
 		}
 	}
 }
@@ -177,6 +179,7 @@ func (p *Scraper) stop(which func(place) bool) {
 	for _, w := range ended {
 		<-w.done
 		w.metrics.leave()
+		p.unfollow(w)
 		others := false
 		for at := range p.workers {
 			others = others || at.pool.Name() == w.pool.Name()
@@ -191,7 +194,7 @@ func (p *Scraper) stop(which func(place) bool) {
 // to a scraper.
 func sameReach(a, b *fleet.Endpoint) bool {
 	return a.Name == b.Name && a.Host == b.Host && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort && a.MetricsPath == b.MetricsPath &&
-		a.TLS == b.TLS && a.H2C == b.H2C && a.APIKey == b.APIKey
+		a.TLS == b.TLS && a.H2C == b.H2C && a.APIKey == b.APIKey && a.KVEvents == b.KVEvents && a.Ranks == b.Ranks && a.FirstRank == b.FirstRank
 }
 
 // timeout is how long a scrape may take: as long as it does no harm, since a busy engine answers late.

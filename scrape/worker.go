@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ type worker struct {
 	pool     *fleet.Pool
 	endpoint fleet.Endpoint
 	client   *client
+	shared   *sharedPage // nil unless other ranks have the same page
 	metrics  *endpointMetrics
 	log      *slog.Logger
 	cancel   context.CancelFunc
@@ -71,13 +73,19 @@ const (
 )
 
 // start begins to scrape an endpoint.
-func (p *Scraper) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint) *worker {
+func (p *Scraper) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint, shared *sharedPage) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{scraper: p, pool: pool, endpoint: e, cancel: cancel, done: make(chan struct{}), findings: make(chan finding, 1),
+	w := &worker{scraper: p, pool: pool, endpoint: e, cancel: cancel, shared: shared, done: make(chan struct{}), findings: make(chan finding, 1),
 		metrics: p.metrics.endpoint(pool.Name(), e.Name), log: p.opts.Log.With("pool", pool.Name(), "endpoint", e.Name),
 		timeout: p.timeout(pool.Config().StaleAfter), silentSince: -1, spare: linesAtOnce, spareAt: p.opts.Now(), state: resultOK,
 		found: finding{capacity: math.NaN()}, askAt: never}
 	w.client = newClient(e, p.opts.DialContext, w.timeout)
+	if e.KVEvents.Port != 0 {
+		w.metrics.follow = p.metrics.follow.endpoint(pool.Name(), e.Name)
+		p.mu.Lock()
+		p.followed[[2]string{pool.Name(), e.Name}] = w.metrics.follow
+		p.mu.Unlock()
+	}
 	go w.run(ctx)
 	return w
 }
@@ -88,6 +96,7 @@ func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
 	defer w.client.close()
 	defer w.asking.Wait()
+	w.asking.Go(func() { w.follow(ctx) })
 	address, _ := w.client.metricsAddress()
 	for _, path := range w.client.metricsPaths() {
 		r, err := w.client.request(address, path, "text/plain")
@@ -97,7 +106,7 @@ func (w *worker) run(ctx context.Context) {
 		}
 		w.requests = append(w.requests, r)
 	}
-	timer := time.NewTimer(untilNext(w.endpoint.Name, w.now(), w.scraper.opts.Interval))
+	timer := time.NewTimer(untilNext(w.endpoint.Address(), w.now(), w.scraper.opts.Interval))
 	defer timer.Stop()
 	for {
 		w.ask(ctx)
@@ -108,7 +117,7 @@ func (w *worker) run(ctx context.Context) {
 			w.learn(f)
 		case <-timer.C:
 			w.turn(ctx)
-			timer.Reset(untilNext(w.endpoint.Name, w.now(), w.scraper.opts.Interval))
+			timer.Reset(untilNext(w.endpoint.Address(), w.now(), w.scraper.opts.Interval))
 		}
 	}
 }
@@ -124,11 +133,18 @@ func (w *worker) turn(ctx context.Context) {
 		w.without(ctx, w.firstWhy)
 		return
 	}
-	buf := w.scraper.pages.Get().(*[]byte)
-	defer w.scraper.pages.Put(buf)
-	a, err := w.client.get(ctx, w.requests[w.path], maxPage, *buf)
-	*buf = a.body
-	w.metrics.took(w.now() - sent)
+	var a answer
+	var err error
+	if w.shared != nil {
+		defer w.shared.use()()
+		a, sent, err = w.shared.get(ctx, w)
+	} else {
+		buf := w.scraper.pages.Get().(*[]byte)
+		defer w.scraper.pages.Put(buf)
+		a, err = w.client.get(ctx, w.requests[w.path], maxPage, *buf)
+		*buf = a.body
+		w.metrics.took(w.now() - sent)
+	}
 	if err != nil {
 		w.lost(ctx, err)
 		return
@@ -192,6 +208,9 @@ func (w *worker) understand(page []byte) bool {
 	if w.scanner == nil || w.scanner.d != d {
 		w.scanner = newScanner(d)
 		w.scanner.model = w.model
+		if w.endpoint.Ranks > 0 {
+			w.scanner.rank = strconv.Itoa(w.endpoint.Rank)
+		}
 		w.scanner.scan(page)
 		w.mismatch(spoken.engine)
 		w.askAt = 0

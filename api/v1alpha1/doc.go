@@ -31,6 +31,11 @@ const (
 	DefaultBackendPort int32 = 8000
 	// DefaultTargetPort is the port of the model servers of a scheduler.
 	DefaultTargetPort int32 = 8000
+	// DefaultKVEventsPort and DefaultKVReplayPort are those of vLLM's documentation.
+	DefaultKVEventsPort int32 = 5557
+	DefaultKVReplayPort int32 = 5558
+	// MaxRanks bounds the data-parallel ranks at one address.
+	MaxRanks int32 = 1024
 	// DefaultPickerConfigKey is the key read from the ConfigMap of configMapRef.
 	DefaultPickerConfigKey = "default-plugins.yaml"
 	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a weights block that is there but does

@@ -20,6 +20,9 @@ type EndpointsSpec struct {
 	// Labels are given to every entry; an entry's own label of the same name wins.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
+	// KVEvents holds for every entry; an entry's own wins as a whole.
+	// +optional
+	KVEvents *EndpointKVEvents `json:"kvEvents,omitempty"`
 	// +required
 	// +kubebuilder:validation:MinItems=1
 	Endpoints []EndpointEntry `json:"endpoints"`
@@ -60,6 +63,19 @@ type EndpointEntry struct {
 	Engine EngineKind `json:"engine,omitempty"`
 	// +optional
 	Metrics *EndpointMetrics `json:"metrics,omitempty"`
+	// KVEvents, even empty, means that the engine publishes what its KV cache holds.
+	// +optional
+	KVEvents *EndpointKVEvents `json:"kvEvents,omitempty"`
+	// Ranks is how many data-parallel ranks the address has. Each is an endpoint of its own, named by a header.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1024
+	Ranks *int32 `json:"ranks,omitempty"`
+	// FirstRank is the number of the first of them in the whole deployment, 0 if not set.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	FirstRank *int32 `json:"firstRank,omitempty"`
 	// TLS, even empty, means that the endpoint is reached by https.
 	// +optional
 	TLS *EndpointTLS `json:"tls,omitempty"`
@@ -77,6 +93,29 @@ type EndpointMetrics struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port *int32 `json:"port,omitempty"`
+}
+
+// EndpointKVEvents says where an engine publishes what its KV cache holds (vLLM's and SGLang's --kv-events-config). Of
+// an address with ranks, each rank's ports are these plus the rank's number.
+type EndpointKVEvents struct {
+	// Port is where the engine publishes; 0 means that it doesn't.
+	// +optional
+	// +kubebuilder:default=5557
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	Port *int32 `json:"port,omitempty"`
+	// ReplayPort is where the engine gives messages again; 0 means that it doesn't.
+	// +optional
+	// +kubebuilder:default=5558
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65535
+	ReplayPort *int32 `json:"replayPort,omitempty"`
+	// Topic is what the topics of messages begin with; empty for all.
+	// +optional
+	Topic string `json:"topic,omitempty"`
+	// HashSeed is the engine's PYTHONHASHSEED, where it is none of those that are tried.
+	// +optional
+	HashSeed string `json:"hashSeed,omitempty"`
 }
 
 // EndpointTLS says how an engine's certificate is checked. Empty: against the system's authorities and the name in the

@@ -78,8 +78,35 @@ type endpointStatus struct {
 	Prefilling     int               `json:"prefilling"`
 	BacklogTokens  float64           `json:"backlogTokens"`
 	PrefixUnits    int               `json:"prefixUnits"`
+	KVEvents       *eventStatus      `json:"kvEvents,omitempty"`
 	Rate           route.Rate        `json:"rate"`
 	MissingMetrics []string          `json:"missingMetrics,omitempty"`
+}
+
+// eventStatus is how an endpoint's KV events are followed.
+type eventStatus struct {
+	// Prefixes is guessed, exact from a time on, or exact.
+	Prefixes string `json:"prefixes"`
+	Why      string `json:"why,omitempty"`
+	// SinceSeconds is for how long it has been so; EventsPerSecond is a mean over about the last minute.
+	SinceSeconds float64 `json:"sinceSeconds"`
+	HeldTokens   int     `json:"heldTokens"`
+	Events       uint64  `json:"events"`
+	PerSecond    float64 `json:"eventsPerSecond"`
+	Gaps         uint64  `json:"gaps"`
+	LostMessages uint64  `json:"lostMessages"`
+	Restarts     uint64  `json:"restarts"`
+}
+
+// events describes how an endpoint's KV events are followed, nil where it publishes none.
+func (s *server) events(pool string, e *fleet.Status) *eventStatus {
+	f, ok := s.scraper.Followed(pool, e.Endpoint.Name)
+	if !ok {
+		return nil
+	}
+	words := [...]string{"guessed", "exact from then on", "exact"}
+	return &eventStatus{Prefixes: words[f.Following], Why: f.Why, SinceSeconds: (s.now() - f.Since).Seconds(), HeldTokens: e.HeldTokens,
+		Events: f.Events, PerSecond: f.PerSecond, Gaps: f.Gaps, LostMessages: f.Lost, Restarts: f.Restarts}
 }
 
 // serveFleet writes what is known of every endpoint.
@@ -89,7 +116,9 @@ func (s *server) serveFleet(w http.ResponseWriter, _ *http.Request) {
 		c := p.Config()
 		f := fleetStatus{Pool: p.Name(), Model: c.Model, Profile: c.Profile.Name}
 		for _, e := range p.Status(s.now()) {
-			f.Endpoints = append(f.Endpoints, statusOf(&e))
+			status := statusOf(&e)
+			status.KVEvents = s.events(p.Name(), &e)
+			f.Endpoints = append(f.Endpoints, status)
 		}
 		out = append(out, f)
 	}

@@ -33,6 +33,7 @@ With --probe it also asks every endpoint what it is, and names the metrics that 
 	}
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration `FILE`")
 	cmd.Flags().StringArrayVar(&s.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
+	s.addEventFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&probe, "probe", false, "ask every endpoint, too")
 	return cmd
 }

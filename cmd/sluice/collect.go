@@ -14,8 +14,8 @@ type fleetCollector struct {
 	fleet *fleet.Fleet
 	now   func() time.Duration
 
-	state, waiting, running, kvUse, inFlight, backlog, units, age, prefill, decode *prometheus.Desc
-	ready                                                                          *prometheus.Desc
+	state, waiting, running, kvUse, inFlight, backlog, units, held, age, prefill, decode *prometheus.Desc
+	ready                                                                                *prometheus.Desc
 }
 
 func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector {
@@ -31,6 +31,7 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 		inFlight: desc("endpoint_in_flight", "Requests that this gateway sent there and that have not finished.", "endpoint"),
 		backlog:  desc("endpoint_backlog_tokens", "Uncached prompt tokens sent there that have not reached a first token.", "endpoint"),
 		units:    desc("endpoint_prefix_units", "Prefix, in units of 256 bytes, that the endpoint is believed to hold.", "endpoint"),
+		held:     desc("endpoint_held_tokens", "Tokens that the endpoint holds in its KV cache as its KV events say, 0 where they are not followed.", "endpoint"),
 		age:      desc("endpoint_reading_age_seconds", "Age of the last good reading.", "endpoint"),
 		prefill:  desc("endpoint_prefill_seconds_per_token", "Learned prefill time per uncached token of the endpoint's kind.", "endpoint"),
 		decode:   desc("endpoint_decode_seconds_per_token", "Learned time between output tokens of the endpoint's kind.", "endpoint"),
@@ -39,7 +40,7 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 
 // Describe sends every description.
 func (c *fleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.ready, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.units, c.age, c.prefill, c.decode} {
+	for _, d := range []*prometheus.Desc{c.ready, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.units, c.held, c.age, c.prefill, c.decode} {
 		ch <- d
 	}
 }
@@ -64,6 +65,7 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.inFlight, float64(s.InFlight))
 			gauge(c.backlog, s.BacklogTokens)
 			gauge(c.units, float64(s.PrefixUnits))
+			gauge(c.held, float64(s.HeldTokens))
 			gauge(c.age, s.Age)
 			gauge(c.prefill, float64(s.Rate.Prefill)/1000)
 			gauge(c.decode, float64(s.Rate.Decode)/1000)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/route"
@@ -22,6 +24,8 @@ const fallbackPool = "default backend"
 type source struct {
 	file      string
 	endpoints []string
+	// kvEvents and kvReplay are the ports of the KV events of endpoints from flags, 0 for none.
+	kvEvents, kvReplay int
 }
 
 // parse reads and validates the configuration.
@@ -38,9 +42,36 @@ func (s source) parse() (*config.Config, []byte, error) {
 		return c, text, err
 	case len(s.endpoints) > 0:
 		c, err := config.FromFlags(s.endpoints)
+		if err == nil {
+			err = s.followEvents(c)
+		}
 		return c, nil, err
 	}
 	return nil, nil, errors.New("nothing to serve: name model servers with --endpoint MODEL=HOST:PORT, or give a configuration with -f FILE")
+}
+
+// addEventFlags adds the flags of KV events.
+func (s *source) addEventFlags(f *pflag.FlagSet) {
+	f.IntVar(&s.kvEvents, "kv-events-port", 0, "`PORT` at which the --endpoint servers publish what their KV caches hold (0: they don't; see docs/operating.md)")
+	f.IntVar(&s.kvReplay, "kv-replay-port", 0, "`PORT` at which they give KV events again (0: they don't)")
+}
+
+// followEvents gives the ports of KV events to endpoints from flags.
+func (s source) followEvents(c *config.Config) error {
+	switch {
+	case s.kvEvents < 0 || s.kvEvents > 65535 || s.kvReplay < 0 || s.kvReplay > 65535:
+		return fmt.Errorf("cannot use --kv-events-port %d or --kv-replay-port %d: a port is 1 to 65535, 0 for none", s.kvEvents, s.kvReplay)
+	case s.kvReplay != 0 && s.kvEvents == 0:
+		return errors.New("cannot use --kv-replay-port alone: what is given again are the messages of --kv-events-port")
+	case s.kvReplay != 0 && s.kvReplay == s.kvEvents:
+		return errors.New("cannot use one port as --kv-events-port and --kv-replay-port: an engine has two sockets for them")
+	}
+	for i := range c.Pools {
+		for j := range c.Pools[i].Endpoints {
+			c.Pools[i].Endpoints[j].KVEvents = config.KVEvents{Port: s.kvEvents, ReplayPort: s.kvReplay}
+		}
+	}
+	return nil
 }
 
 // plan is a configuration made ready to run: secrets read, certificates parsed, profiles made. Endpoints are not resolved yet.
@@ -121,7 +152,7 @@ func (p *plan) pool(pool *config.Pool, o *serveOptions, cache tlsCache) (fleet.P
 
 func (p *plan) endpoint(e *config.Endpoint, pool *config.Pool, cache tlsCache) (fleet.Endpoint, error) {
 	fe := fleet.Endpoint{Host: e.HostPort(), Labels: e.Labels, Drain: e.Drain, Engine: e.Engine,
-		MetricsPort: e.MetricsPort, MetricsPath: e.MetricsPath, H2C: e.TLS == nil && pool.AppProtocol == config.H2C}
+		MetricsPort: e.MetricsPort, MetricsPath: e.MetricsPath, KVEvents: fleet.KVEvents(e.KVEvents), Ranks: e.Ranks, FirstRank: e.FirstRank, H2C: e.TLS == nil && pool.AppProtocol == config.H2C}
 	key, err := p.key(e.APIKey)
 	if err != nil {
 		return fe, fmt.Errorf("cannot use endpoint %q: %w", fe.Host, err)

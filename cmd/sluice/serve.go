@@ -81,6 +81,7 @@ nothing and says why. SIGHUP looks at once.`,
 func serveFlags(f *pflag.FlagSet, o *serveOptions) {
 	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable; port 8000 if none is given; https://HOST:PORT for TLS)")
 	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
+	o.addEventFlags(f)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /console, /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
 	f.StringVar(&o.profile, "profile", "", "decide by `NAME` in every pool: latency, weights or round-robin (default: weights where the configuration gives weights, else latency)")

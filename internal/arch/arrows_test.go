@@ -38,7 +38,7 @@ func rooms() map[string]room {
 		"openai": {outside: []string{hash, "github.com/klauspost/compress", "github.com/andybalholm/brotli"},
 			why: "the wire is read by whoever carries requests, so it depends on no other room"},
 		"fleet": {own: []string{"route", "prefix"}, why: "the fleet is fed by others and asks nobody"},
-		"scrape": {own: []string{"fleet"}, outside: []string{prometheus},
+		"scrape": {own: []string{"fleet", "prefix"}, outside: []string{prometheus},
 			why: "a scrape makes readings and knows nothing of requests"},
 		"proxy": {own: []string{"fleet", "openai", "route"}, outside: []string{prometheus},
 			why: "a front door carries requests; configuration reaches it as values"},
