@@ -1,9 +1,11 @@
 package fleet
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-gateway/sluice/prefix"
 )
@@ -275,4 +277,64 @@ func TestEventsFromManyGoroutines(t *testing.T) {
 	all.Wait()
 	p.Tick(sec(100))
 	audit(t, p)
+}
+
+// BenchmarkPickWithEvents picks among endpoints whose events are followed, each prompt being held by two of them: as long as 1 000 and 100 000
+// tokens, in blocks as a front door cuts them.
+func BenchmarkPickWithEvents(b *testing.B) {
+	for _, n := range []int{5, 100} {
+		for _, tokens := range []int{1_000, 100_000} {
+			b.Run(fmt.Sprintf("endpoints=%d/tokens=%d", n, tokens), func(b *testing.B) {
+				p := newTestPool(n)
+				names := p.Endpoints()
+				for _, e := range names {
+					p.FollowEvents(e.Name, prefix.FollowedFromEmpty)
+				}
+				requests := make([]Request, 8)
+				for i := range requests {
+					r := Request{Model: "m", PromptBytes: 4 * tokens, UnitBytes: unitBytes, Streamed: true}
+					q := &prefix.Prompt{Tokens: make([]uint32, tokens)}
+					for at := range q.Tokens {
+						q.Tokens[at] = uint32(i)<<20 | uint32(at)
+					}
+					for end := 0; end+unitTokens <= tokens; {
+						end = min(end+unitTokens*growth(end), tokens/unitTokens*unitTokens)
+						r.Blocks, r.Ends = append(r.Blocks, uint64(i)<<32|uint64(end)), append(r.Ends, int32(end/unitTokens))
+						q.Ends = append(q.Ends, int32(end))
+						if end+unitTokens > tokens {
+							break
+						}
+					}
+					q.Blocks = r.Blocks
+					for k := range 2 {
+						p.ObserveBlocks(names[(i+k)%n].Name, storedAt(q, tokens/unitTokens))
+					}
+					p.LearnPrompt(q)
+					requests[i] = r
+				}
+				b.ReportAllocs()
+				i := 0
+				for b.Loop() {
+					l, _ := p.Pick(time.Second, &requests[i%len(requests)])
+					if l.Cached < tokens/unitTokens*unitTokens-engineBlock || !l.CachedExact {
+						b.Fatalf("got %d of %d tokens, exact %v", l.Cached, tokens, l.CachedExact)
+					}
+					l.FirstByte(time.Second + time.Millisecond)
+					l.Done(time.Second+2*time.Millisecond, Outcome{})
+					i++
+				}
+			})
+		}
+	}
+}
+
+// growth is how many units the prefix block after so many tokens has.
+func growth(tokens int) int {
+	switch {
+	case tokens < 64*unitTokens:
+		return 1
+	case tokens < 256*unitTokens:
+		return 4
+	}
+	return 16
 }
