@@ -94,17 +94,23 @@ func (b *blocks) share(hash uint64) int32 {
 	return id
 }
 
-// take gives out the block that was unused for longest; there must be a free one.
-func (b *blocks) take() int32 {
-	id := b.next[len(b.refs)]
-	b.unlink(id)
-	b.refs[id] = 1
-	if b.hash[id] != 0 {
-		b.forget(b.hash[id])
-		b.note(blockChange{hash: b.hash[id]})
-		b.hash[id] = 0
+// take appends n blocks to dst, those that were unused for longest; there must be so many free ones.
+func (b *blocks) take(dst []int32, n int) []int32 {
+	end := int32(len(b.refs))
+	id := b.next[end]
+	for range n {
+		dst = append(dst, id)
+		b.refs[id] = 1
+		if b.hash[id] != 0 {
+			b.forget(b.hash[id])
+			b.note(blockChange{hash: b.hash[id]})
+			b.hash[id] = 0
+		}
+		id = b.next[id]
 	}
-	return id
+	b.next[end], b.prev[id] = id, end
+	b.free -= n
+	return dst
 }
 
 // name makes a block's content findable. Where the same content is held already, this copy stays unnamed, and name reports false.

@@ -40,6 +40,7 @@ type Engine struct {
 	ends             endHeap    // of the decoding, by the step they end in
 	clock            int64      // steps done
 	context          int        // tokens of context of the decoding
+	expected         int        // tokens to compute of the waiting, as their own say
 	adapters         []*adapter // resident, least recently used first
 	events           []Event
 	scratch          []int64
@@ -78,6 +79,9 @@ type Seq struct {
 	// Blocks are chained hashes of the full blocks of the prompt, and of the output if they are to be found by a later
 	// request; blocks beyond it hold content that nobody else has. No hash may be 0.
 	Blocks []uint64
+	// Private is how many of the last Blocks nobody else will ask for. They are remembered only when the sequence itself may want them again, since
+	// remembering and forgetting takes most of the time.
+	Private int
 	// Adapter is the LoRA adapter, empty for the base model.
 	Adapter string
 	// Tag is the caller's own.
@@ -158,6 +162,7 @@ func (e *Engine) Submit(now time.Duration, s *Seq) bool {
 	s.state, s.target, s.computed, s.chunk, s.out, s.named, s.cached, s.first = seqWaiting, s.Prompt, 0, 0, 0, 0, -1, 0
 	s.kv = s.kv[:0]
 	s.expected = e.uncached(s.Blocks, s.target)
+	e.expected += s.expected
 	e.waiting.push(s)
 	if !e.stepping && !e.frozen {
 		e.begin(now)
@@ -197,12 +202,17 @@ func (e *Engine) Abort(s *Seq) bool {
 	case seqIdle:
 		return false
 	case seqWaiting:
-		e.waiting.remove(s)
+		e.leaveQueue(s)
 		s.state = seqIdle
 	default:
 		e.remove(s)
 	}
 	return true
+}
+
+func (e *Engine) leaveQueue(s *Seq) {
+	e.waiting.remove(s)
+	e.expected -= s.expected
 }
 
 // endDecodes gives every decoding sequence its token and ends those that have all.
@@ -311,8 +321,15 @@ func (e *Engine) vacate(s *Seq) {
 	}
 }
 
-// nameBlocks makes the leading full blocks findable.
+// nameBlocks makes the leading full blocks findable, those that others may ask for; all of them where somebody listens.
 func (e *Engine) nameBlocks(s *Seq, full int) {
+	if !e.cache.watched {
+		full = min(full, len(s.Blocks)-s.Private)
+	}
+	e.nameAll(s, full)
+}
+
+func (e *Engine) nameAll(s *Seq, full int) {
 	for full = min(full, len(s.Blocks), len(s.kv)); s.named < full; s.named++ {
 		if hash := s.Blocks[s.named]; e.cache.name(s.kv[s.named], hash) {
 			e.cache.note(blockChange{hash, s, s.named})
@@ -356,6 +373,7 @@ func (e *Engine) Crash() []*Seq {
 	e.cache.clear()
 	e.prefill, e.ends, e.adapters = e.prefill[:0], e.ends[:0], e.adapters[:0]
 	e.turn = [16]*Seq{}
+	e.expected = 0
 	e.context, e.counters, e.stepping, e.frozen, e.down = 0, counters{}, false, false, true
 	return lost
 }

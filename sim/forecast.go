@@ -24,13 +24,12 @@ func (e *Engine) Forecast(now time.Duration, s *Seq) float64 {
 	for _, p := range e.prefill {
 		tokens += p.target - p.computed - p.chunk
 	}
-	queued := 0
-	for w, n := e.waiting.head, 0; w != nil; w, n = w.next, n+1 {
-		if n < forecastMatches {
-			w.expected = e.uncached(w.Blocks, w.target)
-		}
-		queued += w.expected
+	for w, n := e.waiting.head, 0; w != nil && n < forecastMatches; w, n = w.next, n+1 {
+		expected := e.uncached(w.Blocks, w.target)
+		e.expected += expected - w.expected
+		w.expected = expected
 	}
+	queued := e.expected
 	own := e.uncached(s.Blocks, s.Prompt)
 	wait := e.stepsToRoom(queued+own, e.waiting.n+1)
 	ms += float64(wait) * e.stepMS(0, 0, e.decoding())

@@ -57,7 +57,7 @@ func (e *Engine) admit(now time.Duration, budget *int, spend func(*Seq, int)) (l
 		if blocksOf(s.target)-held > e.cache.free-idle {
 			return loads // the whole prompt must fit, though blocks are taken as it is computed (scheduler_reserve_full_isl)
 		}
-		e.waiting.remove(s)
+		e.leaveQueue(s)
 		e.running.push(s)
 		e.prefill = append(e.prefill, s)
 		s.state, s.admitted, s.computed, s.named = seqPrefilling, now, held*BlockTokens, held
@@ -85,9 +85,7 @@ func blocksOf(tokens int) int { return (tokens + BlockTokens - 1) / BlockTokens 
 
 // extend gives the sequence blocks for so many tokens; there must be enough.
 func (e *Engine) extend(s *Seq, tokens int) {
-	for n := blocksOf(tokens); len(s.kv) < n; {
-		s.kv = append(s.kv, e.cache.take())
-	}
+	s.kv = e.cache.take(s.kv, max(blocksOf(tokens)-len(s.kv), 0))
 }
 
 // extendDecodes gives a block to each decoding sequence that begins one in this step. When blocks run out, the sequence
@@ -105,7 +103,7 @@ func (e *Engine) extendDecodes() (preempted bool) {
 		}
 		if s.state == seqDecoding {
 			e.nameBlocks(s, len(s.kv))
-			s.kv = append(s.kv, e.cache.take())
+			s.kv = e.cache.take(s.kv, 1)
 		}
 		s = next
 	}
@@ -114,8 +112,15 @@ func (e *Engine) extendDecodes() (preempted bool) {
 
 // preempt sends a running sequence back to the head of the queue without its blocks.
 func (e *Engine) preempt(s *Seq) {
+	if s.state == seqDecoding {
+		e.nameAll(s, (s.Prompt+e.Produced(s)-1)/BlockTokens)
+	} else {
+		e.nameAll(s, s.computed/BlockTokens)
+	}
 	e.remove(s)
 	s.state, s.target, s.computed, s.chunk, s.named = seqWaiting, s.Prompt+s.out, 0, 0, 0
+	s.expected = s.target
+	e.expected += s.expected
 	e.waiting.unshift(s)
 	e.counters.preemptions++
 	e.events = append(e.events, Event{Preempted, s})

@@ -16,6 +16,9 @@ type Options struct {
 	Labels bool
 	// Requests is the workload; those that follow none in order of arrival.
 	Requests []Request
+	// Concurrency makes the workload a closed loop, if not 0: so many of the requests that follow none are under way at all times, the next
+	// one arriving when one ends, but not before its time.
+	Concurrency int
 	// Policy chooses the endpoints.
 	Policy Policy
 	// Replicas is how many gateways take turns at random; 0 means 1.
@@ -80,6 +83,7 @@ type world struct {
 	after    map[int][]int // requests by the one they follow
 	todo     map[int]func()
 	mail     []letters // by gateway
+	shared   sharing
 	result   Result
 	// given is how many tokens all engines had given when the counting began and at its end.
 	given [2]int64
@@ -105,9 +109,11 @@ type flight struct {
 }
 
 // Run lets a world happen.
-func Run(o Options) *Result {
-	w := &world{o: &o, rng: rand.New(rand.NewPCG(o.Seed, 3)), due: make([]time.Duration, len(o.Engines)),
-		after: make(map[int][]int)}
+func Run(o Options) *Result { return newWorld(&o).run() }
+
+func newWorld(o *Options) *world {
+	w := &world{o: o, rng: rand.New(rand.NewPCG(o.Seed, 3)), due: make([]time.Duration, len(o.Engines)),
+		after: make(map[int][]int), shared: newSharing(o.Requests)}
 	for _, cfg := range o.Engines {
 		w.engines = append(w.engines, NewEngine(cfg))
 	}
@@ -115,10 +121,14 @@ func Run(o Options) *Result {
 		w.gateways = append(w.gateways, o.Policy.make(w))
 	}
 	w.result.counted = make([]outcome, 0, len(o.Requests))
+	return w
+}
+
+func (w *world) run() *Result {
 	w.start()
 	for w.open > 0 {
 		t := w.timers.pop()
-		if t.at > o.End && o.End > 0 {
+		if t.at > w.o.End && w.o.End > 0 {
 			break
 		}
 		w.now = t.at
@@ -135,7 +145,9 @@ func (w *world) start() {
 		}
 	}
 	w.share()
-	w.nextArrival()
+	for range max(w.o.Concurrency, 1) {
+		w.nextArrival()
+	}
 	for g := range w.gateways {
 		for i := range w.engines {
 			w.scrape(g, i)
@@ -162,7 +174,7 @@ func (w *world) nextArrival() {
 		i := w.arrivals
 		w.arrivals++
 		if r := &w.o.Requests[i]; r.Follows < 0 {
-			w.timers.push(timer{at: r.At, kind: timerArrival, index: i})
+			w.timers.push(timer{at: max(r.At, w.now), kind: timerArrival, index: i})
 			w.open++
 			return
 		}
@@ -176,7 +188,7 @@ func (w *world) fire(t timer) {
 			w.step(t.index)
 		}
 	case timerArrival:
-		if w.o.Requests[t.index].Follows < 0 {
+		if w.o.Requests[t.index].Follows < 0 && w.o.Concurrency == 0 {
 			w.nextArrival()
 		}
 		w.arrive(t.index)
@@ -251,6 +263,7 @@ func (w *world) send(f *flight) {
 	s := &f.seq
 	for {
 		s.Prompt, s.Output, s.Blocks, s.Adapter = f.request.PromptTokens(), f.request.Output, f.hashes, f.request.Adapter
+		s.Private = len(f.hashes) - w.shared.blocks(f.request)
 		f.attempt++
 		f.endpoint = f.gateway.pick(w.now, f)
 		if f.endpoint < 0 {
@@ -364,6 +377,9 @@ func (w *world) end(f *flight, failed bool) {
 		}
 	}
 	delete(w.after, f.index)
+	if w.o.Concurrency > 0 && w.o.Requests[f.index].Follows < 0 {
+		w.nextArrival()
+	}
 }
 
 func (w *world) record(f *flight, failed, finished bool) {

@@ -154,9 +154,39 @@ func TestUnfinishedRequestsCount(t *testing.T) {
 	}
 }
 
-// BenchmarkWorld is ten minutes of eight busy endpoints.
+// What cannot be found again need not be remembered: the results are the same as if it were.
+func TestSharingChangesNothing(t *testing.T) {
+	all := func(requests []Request) sharing {
+		s := newSharing(requests)
+		for id := range s {
+			s[id] = true
+		}
+		return s
+	}
+	for name, requests := range map[string][]Request{
+		"sessions": Agents(Steady(2)).Generate(1, 20*time.Second),
+		"prefixes": Mix{Rate: Steady(20), Prompt: Length{600, .8}, Output: Length{50, .5}, Prefixes: 5, PrefixTokens: 500, Adapters: []string{"a", "b"}}.Generate(1, 20*time.Second),
+		"nothing":  Mix{Rate: Steady(20), Prompt: Length{600, .8}, Output: Length{50, .5}}.Generate(1, 20*time.Second),
+	} {
+		for _, p := range []Policy{Latency(), Greedy()} {
+			fleet := engines("l8-a100", 2)
+			for i := range fleet {
+				fleet[i].KVTokens, fleet[i].AdapterSlots = 60000, 2
+			}
+			o := Options{Engines: fleet, Requests: requests, Policy: p, Wire: 2 * time.Millisecond, Scrape: 200 * time.Millisecond}
+			got := summary(Run(o))
+			w := newWorld(&o)
+			w.shared = all(requests)
+			if want := summary(w.run()); got != want {
+				t.Errorf("%s, %s: got %s, want %s", name, p.Name, got, want)
+			}
+		}
+	}
+}
+
+// BenchmarkWorld is ten minutes of 64 busy endpoints.
 func BenchmarkWorld(b *testing.B) {
-	row := RowsA()[1]
+	row := Row{Engines: append(engines("l8-h100", 32), engines("l8-a10g", 32)...), Requests: mixed(880)}
 	requests := row.Requests(1, 10*time.Minute)
 	for _, p := range []Policy{LeastRequests(), Latency(), Greedy()} {
 		b.Run(p.Name, func(b *testing.B) {
