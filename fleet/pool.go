@@ -524,7 +524,7 @@ type Status struct {
 	Age float64
 	// Reading is the last one.
 	Reading Reading
-	// InFlight, Prefilling and BacklogTokens are this gateway's own bookkeeping.
+	// InFlight is this gateway's own bookkeeping; Prefilling and BacklogTokens include what peers told.
 	InFlight, Prefilling int
 	BacklogTokens        float64
 	// PrefixUnits is how much prefix the index believes the endpoint to hold, in units.

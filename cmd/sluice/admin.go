@@ -23,6 +23,7 @@ func (s *server) adminHandler() http.Handler {
 	mux.Handle("GET /console/", page)
 	mux.HandleFunc("GET /explain", s.serveExplain)
 	mux.HandleFunc("GET /fleet", s.serveFleet)
+	mux.HandleFunc("GET /peers", s.servePeers)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

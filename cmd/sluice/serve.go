@@ -24,6 +24,7 @@ import (
 
 	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/scrape"
 )
@@ -40,6 +41,7 @@ type serveOptions struct {
 	reloadEvery    time.Duration
 	drainDelay     time.Duration
 	drainTimeout   time.Duration
+	peer           peerOptions
 	proxy          proxy.Options
 	maxBody        int64
 	reveal         bool
@@ -96,6 +98,7 @@ func serveFlags(f *pflag.FlagSet, o *serveOptions) {
 	f.Float64Var(&o.recordShare, "record-share", 1, "share of decisions to record, 0 to 1")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
+	peerFlags(f, &o.peer)
 	proxyFlags(f, o)
 }
 
@@ -114,6 +117,9 @@ type server struct {
 	sides    []console.Side
 	registry *prometheus.Registry
 	scraper  *scrape.Scraper
+	// peers are the other replicas, nil without --peers, hearing their listener.
+	peers   *peer.Peers
+	hearing net.Listener
 	// public is for clients, private for operators; nil until listen.
 	public, private net.Listener
 
@@ -181,6 +187,9 @@ func newServer(ctx context.Context, o *serveOptions, log *slog.Logger, start tim
 	if s.recorder, err = newRecorder(o.record, o.recordShare, log); err != nil {
 		return nil, err
 	}
+	if err := s.newPeers(); err != nil {
+		return nil, err
+	}
 	s.gateway = proxy.New(s.fleet, s.proxyOptions(first), s.registry, s.now, log)
 	s.apply(ctx, first, text)
 	s.sides = []console.Side{{Fleet: s.fleet, Series: s.series, Records: s.recorder.last}}
@@ -194,6 +203,9 @@ func (s *server) listen() (err error) {
 	}
 	if s.private, err = net.Listen("tcp", s.o.admin); err != nil {
 		return errors.Join(fmt.Errorf("cannot listen for metrics (choose another address with --admin): %w", err), s.public.Close())
+	}
+	if err := s.listenPeers(); err != nil {
+		return errors.Join(err, s.public.Close(), s.private.Close())
 	}
 	if !s.private.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		s.log.Warn("the admin address is reachable from other machines; it shows the fleet and profiles without asking who wants to know",
@@ -212,6 +224,17 @@ func (s *server) run(ctx context.Context) error {
 			s.log.Error("scraping ended", "error", err)
 		}
 	}()
+	if s.peers != nil {
+		talking, stopTalking := context.WithCancel(work)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if err := s.peers.Run(talking, s.hearing); err != nil {
+				s.log.Error("peers are not heard any more", "error", err)
+			}
+		}()
+		defer func() { stopTalking(); <-ended }() // once the last request has ended, which they are told
+	}
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -444,7 +467,8 @@ func (o *serveOptions) check() error {
 	if o.proxy.BodyBudget < 1 || o.maxBody < 0 {
 		faults = append(faults, errors.New("cannot use --body-memory or --max-body-bytes: numbers of bytes are positive"))
 	}
-	if len(faults) == 0 {
+	faults = append(faults, o.peer.check())
+	if errors.Join(faults...) == nil {
 		faults = append(faults, scrape.CheckIntervals(o.scrapeInterval, o.staleAfter))
 	}
 	return errors.Join(faults...)

@@ -42,6 +42,8 @@ func rooms() map[string]room {
 			why: "a scrape makes readings and knows nothing of requests"},
 		"proxy": {own: []string{"fleet", "openai", "route"}, outside: []string{prometheus},
 			why: "a front door carries requests; configuration reaches it as values"},
+		"peer": {own: []string{"fleet"}, outside: []string{prometheus, "google.golang.org/grpc", "google.golang.org/protobuf"},
+			why: "peers tell each other what the fleet does, and know nothing of requests"},
 		"config": {own: []string{"api/v1alpha1", "route"},
 			outside: []string{"k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/yaml", "sigs.k8s.io/json", "go.yaml.in/yaml/v2"},
 			why:     "configuration is turned into values here, by someone who runs nothing"},
@@ -67,7 +69,7 @@ func checkArrows(t *tree) []string {
 			out = append(out, fmt.Sprintf("%s: is not in the table of rooms: say there what it may import, and in ARCHITECTURE.md what it is for", dir))
 		}
 	}
-	for _, s := range t.goFiles() {
+	for _, s := range t.imports() {
 		r, known := table[s.dir]
 		for _, spec := range s.ast.Imports {
 			at, p := t.at(spec), importPath(spec)

@@ -10,9 +10,6 @@ func unused() map[string]string {
 	return map[string]string{
 		"sim":              "its experiments are tests",
 		"route.Check":      "whoever builds views calls it in tests",
-		"fleet.Recount":    "the transport between replicas, which is next",
-		"fleet.Recall":     "as Recount",
-		"fleet.Forget":     "as Recount",
 		"route.RoundRobin": "Named makes it in production; tests of other rooms ask for it by itself",
 	}
 }

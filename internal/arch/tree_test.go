@@ -28,6 +28,7 @@ type source struct {
 	path, dir string
 	text      []byte
 	test      bool      // a Go test file
+	generated bool      // by a program, which says so; nobody reads it, and only the arrows hold it
 	ast       *ast.File // nil unless it is Go outside testdata
 }
 
@@ -74,22 +75,34 @@ func (t *tree) read(fsys fs.FS, name string) error {
 	if s.ast, err = parser.ParseFile(t.fset, name, text, parser.ParseComments); err != nil {
 		return fmt.Errorf("cannot parse: %w", err)
 	}
+	s.generated = ast.IsGenerated(s.ast)
 	return nil
 }
 
-// code lists the Go files, by test or not.
+// code lists the Go files that people write, by test or not.
 func (t *tree) code(test bool) []*source {
 	var out []*source
 	for _, s := range t.files {
-		if s.ast != nil && s.test == test {
+		if s.ast != nil && s.test == test && !s.generated {
 			out = append(out, s)
 		}
 	}
 	return out
 }
 
-// goFiles lists all Go files.
+// goFiles lists all Go files that people write.
 func (t *tree) goFiles() []*source { return append(t.code(false), t.code(true)...) }
+
+// imports lists all Go files.
+func (t *tree) imports() []*source {
+	var out []*source
+	for _, s := range t.files {
+		if s.ast != nil {
+			out = append(out, s)
+		}
+	}
+	return out
+}
 
 // rooms lists the folders that hold Go files, sorted.
 func (t *tree) rooms() []string {
