@@ -177,7 +177,7 @@ func (p *Pool) hear(h *heard, n *Note) {
 		if l := h.open[n.ID]; l != nil {
 			delete(h.open, n.ID)
 			l.settleAt(n.At.Seconds())
-			l.end()
+			l.end(n.At.Seconds())
 			l.learn(n.At.Seconds(), n.Outcome)
 		}
 	case NoteRecount:
@@ -215,9 +215,6 @@ func (p *Pool) hearSent(h *heard, n *Note) {
 			p.view.LastCold[ep.row] = ep.lastCold
 		}
 	}
-	if n.Adapter != "" {
-		ep.expected[n.Adapter] = max(ep.expected[n.Adapter], at)
-	}
 	if n.MissedKey != 0 {
 		p.rents.pay(n.MissedKey, at, sane(n.Missed), n.Copied)
 	}
@@ -253,6 +250,7 @@ func (p *Pool) shadow(h *heard, n *Note) *Lease {
 		streamed: n.Streamed, queued: true, heard: true}
 	h.open[n.ID] = l
 	ep.heard++
+	l.takeAdapter(n.Adapter)
 	p.count(l)
 	return l
 }
@@ -294,7 +292,7 @@ func (p *Pool) Forget(peer string) {
 func (p *Pool) forget(h *heard) {
 	for _, l := range h.open {
 		l.settleAt(l.sent)
-		l.end()
+		l.end(l.sent)
 	}
 	clear(h.open)
 }

@@ -67,6 +67,9 @@ type Lease struct {
 	begun      bool
 	told       bool
 	done       bool
+	adapter    string
+	loads      bool // the adapter was not there
+	alone      bool // and nothing else was
 	suspect    bool // Request.Suspect
 	probe      bool // sent to an endpoint in doubt
 	firstAt    float64
@@ -176,47 +179,6 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 	}
 }
 
-// expectFor is how long an adapter counts as resident after a request for it was sent, until a reading shows it.
-const expectFor = 10
-
-// gatherAdapters says how each endpoint stands to the adapter. Where no endpoint lists it, nobody is left out: an
-// engine may load it when asked.
-func (p *Pool) gatherAdapters(now float64, adapter string) {
-	v := &p.view
-	if adapter == "" {
-		clear(v.Adapters)
-		return
-	}
-	offered := slices.ContainsFunc(p.rows, func(ep *endpoint) bool { return ep.listed[adapter] })
-	for i, ep := range p.rows {
-		v.Adapters[i] = ep.adapter(now, adapter, offered)
-	}
-}
-
-func (ep *endpoint) adapter(now float64, name string, offered bool) route.Adapter {
-	sent, ok := ep.expected[name]
-	switch {
-	case offered && ep.listed != nil && !ep.listed[name]:
-		return route.AdapterMissing
-	case ep.resident[name], ok && now-sent < expectFor:
-		return route.AdapterResident
-	case ep.queued[name]:
-		return route.AdapterWaiting
-	case math.IsNaN(ep.reading.MaxAdapters):
-		return route.AdapterNone
-	}
-	taken := len(ep.resident)
-	for name, sent := range ep.expected {
-		if now-sent < expectFor && !ep.resident[name] {
-			taken++
-		}
-	}
-	if float64(taken) < ep.reading.MaxAdapters {
-		return route.AdapterRoom
-	}
-	return route.AdapterFull
-}
-
 // reserve counts the request at the chosen endpoint and notes what its cache will hold. It counts in whole tokens: sums
 // of whole numbers are exact in any order, so that columns cannot drift and the same history gives the same decisions.
 func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
@@ -227,12 +189,10 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
 		lost: make(chan struct{})}
 	p.probe(l, now)
+	p.useAdapter(l, now, r.Adapter, row)
 	p.count(l)
 	if l.cold {
 		ep.lastCold, v.LastCold[row] = now, now
-	}
-	if r.Adapter != "" {
-		ep.expected[r.Adapter] = now
 	}
 	p.index.Add(ep.slot, r.Blocks, p.endsOf(r), &p.matched)
 	p.expect(l, r)
@@ -338,7 +298,10 @@ func (l *Lease) begin(now time.Duration) {
 		return
 	}
 	ep := l.ep
-	if l.queued {
+	switch {
+	case l.loads:
+		p.learnLoad(l)
+	case l.queued:
 		p.learnPrefill(ep, l.firstAt-max(l.sent, ep.lastFirst), float64(l.uncached))
 	}
 	l.prefilled()
@@ -403,18 +366,19 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 		return
 	}
 	l.settleAt(t)
-	l.end()
+	l.end(t)
 	l.learn(t, o)
 	p.tellOf(NoteEnded, now, l, o)
 	p.judge(l, t, o.Ending)
 }
 
 // end lowers every counter that the lease raised.
-func (l *Lease) end() {
+func (l *Lease) end(now float64) {
 	p, ep := l.pool, l.ep
 	l.done = true
 	l.prefilled()
 	delete(ep.leases, l)
+	l.leaveAdapter(now)
 	if l.heard {
 		ep.heard--
 	}

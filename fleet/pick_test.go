@@ -245,93 +245,6 @@ func TestEmptyPool(t *testing.T) {
 	}
 }
 
-// L01, L02: how an endpoint stands to an adapter, from what it lists and what it was read to hold.
-func TestAdapterStanding(t *testing.T) {
-	p := newPool(t, 1)
-	ep := p.rows[0]
-	models := []Model{{ID: "m"}, {ID: "a", Parent: "m"}, {ID: "b", Parent: "m"}}
-	for _, c := range []struct {
-		says              string
-		max               float64
-		resident, waiting []string
-		listed            []Model
-		adapter           string
-		want              route.Adapter
-	}{
-		{"no adapter asked", 2, nil, nil, models, "", route.AdapterNone},
-		{"nothing known of adapters", UnknownReading().MaxAdapters, nil, nil, models, "a", route.AdapterNone},
-		{"resident", 2, []string{"b", "a"}, nil, models, "a", route.AdapterResident},
-		{"resident and waiting", 2, []string{"a"}, []string{"a"}, models, "a", route.AdapterResident},
-		{"waiting", 1, []string{"b"}, []string{"a"}, models, "a", route.AdapterWaiting},
-		{"a free slot", 2, []string{"b"}, nil, models, "a", route.AdapterRoom},
-		{"no free slot", 1, []string{"b"}, nil, models, "a", route.AdapterFull},
-		{"no slot at all", 0, nil, nil, models, "a", route.AdapterFull},
-		{"not listed by anyone", 2, nil, nil, models, "c", route.AdapterRoom},
-		{"nothing listed", 2, nil, nil, nil, "c", route.AdapterRoom},
-	} {
-		r := idle(1000)
-		r.MaxAdapters, r.Resident, r.WaitingAdapters = c.max, c.resident, c.waiting
-		p.Observe(0, 0, ep.Name, r, nil)
-		p.ObserveModels(ep.Name, "vllm", c.listed)
-		p.mu.Lock()
-		p.gatherAdapters(0, c.adapter)
-		got := p.view.Adapters[0]
-		p.mu.Unlock()
-		if got != c.want {
-			t.Errorf("%s: got %v, want %v", c.says, got, c.want)
-		}
-	}
-}
-
-// L06: an adapter goes to endpoints that list it; where nobody does, nobody is left out, since an engine may load it
-// when asked.
-func TestAdapterGoesWhereItIsListed(t *testing.T) {
-	p := newPool(t, 3)
-	p.ObserveModels("e0:8000", "vllm", []Model{{ID: "m"}})
-	p.ObserveModels("e1:8000", "vllm", []Model{{ID: "m"}, {ID: "a", Parent: "m"}}) // e2 has not said
-	r := func(adapter string) *Request {
-		return &Request{Model: adapter, Adapter: adapter, PromptBytes: 100, Streamed: true}
-	}
-	if got := where(t, p, 0, 64, r("a")); got["e0:8000"] != 0 || got["e1:8000"] == 0 || got["e2:8000"] == 0 {
-		t.Errorf("an adapter that e1 lists and e0 doesn't: got %v", got)
-	}
-	if got := where(t, p, 0, 64, r("z")); len(got) != 3 {
-		t.Errorf("an adapter that nobody lists: got %v, want all three", got)
-	}
-	if got := where(t, p, 0, 64, short()); len(got) != 3 {
-		t.Errorf("the base model: got %v, want all three", got)
-	}
-}
-
-// L03: a burst for a cold adapter does not load it everywhere: what was sent counts before any reading shows it.
-func TestColdAdapterBurstStaysOnFewEndpoints(t *testing.T) {
-	p := newPool(t, 8)
-	for _, e := range named(8) {
-		teachPrefill(t, p, e.Name, 0, 40, .02)
-		r := idle(1000)
-		r.MaxAdapters = 4
-		p.Observe(sec(20), sec(20), e.Name, r, nil)
-	}
-	r := short()
-	r.Adapter = "a"
-	if got := burst(t, p, 20.01, repeat(50, func(int) *Request { return r })...); len(got) > 3 {
-		t.Errorf("50 requests for a cold adapter within an instant: %v, want at most 3 of 8 endpoints", got)
-	}
-	// What is expected is forgotten when no reading has shown it for ten seconds.
-	for now := 21.; now < 40; now++ {
-		for _, e := range named(8) {
-			reading := idle(1000)
-			reading.MaxAdapters = 4
-			p.Observe(sec(now), sec(now), e.Name, reading, nil)
-		}
-	}
-	for _, ep := range p.rows {
-		if len(ep.expected) != 0 {
-			t.Errorf("%s still expects %v", ep.Name, ep.expected)
-		}
-	}
-}
-
 // What an endpoint's expected output is, and the request's own limit.
 func TestExpectedOutput(t *testing.T) {
 	p := newPool(t, 1)
@@ -359,22 +272,4 @@ func TestNothingCountsAfterDone(t *testing.T) {
 		t.Error("a request that had ended changed its endpoint")
 	}
 	empty(t, p)
-}
-
-// An adapter that was sent for takes its slot before any reading shows it, for ten seconds.
-func TestExpectedAdapterTakesASlot(t *testing.T) {
-	p := newPool(t, 1)
-	r := idle(1000)
-	r.MaxAdapters, r.Resident = 2, []string{"b"}
-	p.Observe(0, 0, "e0:8000", r, nil)
-	for _, adapter := range []string{"b", "a"} {
-		q := short()
-		q.Adapter = adapter
-		pick(t, p, 1, q)
-	}
-	for now, want := range map[float64]route.Adapter{1: route.AdapterFull, 10.9: route.AdapterFull, 11: route.AdapterRoom} {
-		if got := p.rows[0].adapter(now, "c", false); got != want {
-			t.Errorf("at %v s: got %v, want %v", now, got, want)
-		}
-	}
 }

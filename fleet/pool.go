@@ -25,6 +25,7 @@ type Pool struct {
 	cfg      atomic.Pointer[PoolConfig]
 	onModels func()
 	snapshot atomic.Pointer[route.Snapshot]
+	missed   atomic.Uint64 // names that nobody serves
 
 	mu    sync.Mutex
 	rows  []*endpoint
@@ -47,6 +48,7 @@ type Pool struct {
 	rentKey  uint64 // of the request being decided, 0 when nobody holds any of it
 	kinds    []kind
 	means    means
+	loads    loads
 
 	ids   uint64 // the latest lease's
 	tell  func(n *Note)
@@ -77,7 +79,9 @@ type endpoint struct {
 	missing    []string
 	resident   map[string]bool
 	queued     map[string]bool
-	expected   map[string]float64
+	misses
+	uses    adapterUse
+	loadEnd float64 // when the adapters should be loaded that were sent for
 
 	first, last  *Lease // requests before their first token, in the order sent
 	leases       map[*Lease]struct{}
@@ -166,7 +170,7 @@ func (p *Pool) place(endpoints []Endpoint) (left bool) {
 
 func (p *Pool) newEndpoint(e Endpoint) *endpoint {
 	ep := &endpoint{Endpoint: e, reading: UnknownReading(), readAt: route.Never,
-		leases: make(map[*Lease]struct{}), expected: make(map[string]float64)}
+		leases: make(map[*Lease]struct{}), uses: make(adapterUse)}
 	if n := len(p.spare); n > 0 {
 		ep.slot, p.spare = p.spare[n-1], p.spare[:n-1]
 	} else {
@@ -247,7 +251,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	if restarted(&ep.reading, &r) {
 		p.index.Clear(ep.slot)
 		ep.ledger.Doubt()
-		clear(ep.expected)
+		ep.uses.restart()
 	}
 	p.learnFromEngine(ep, &r)
 	p.observeOthers(ep, &r)
@@ -256,7 +260,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 		ep.progressAt, ep.stalled = now.Seconds(), false
 	}
 	ep.reading, ep.readAt, ep.missing = r, at.Seconds(), missing
-	ep.resident, ep.queued = set(r.Resident), set(r.WaitingAdapters)
+	ep.observeAdapters(now.Seconds(), &r)
 	ep.asked, ep.down, ep.late, ep.unmetered = true, "", "", false
 	ep.stalled = p.stalls(ep, now.Seconds())
 	ep.restate()
@@ -264,7 +268,6 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 		ep.moveByteless()
 	}
 	ep.sweep(now.Seconds(), p)
-	maps.DeleteFunc(ep.expected, func(_ string, sent float64) bool { return now.Seconds()-sent >= expectFor })
 	p.index.Resize(ep.slot, p.unitsFor(ep)) // bytes per token may have changed if nothing else has
 	if resized {
 		ep.ledger.Resize(int(min(r.KVTokens, 1<<40)))
@@ -354,7 +357,7 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 		if ep.down == "" {
 			p.index.Clear(ep.slot) // it comes back, if it does, with an empty cache
 			ep.ledger.Doubt()
-			clear(ep.expected)
+			ep.uses.restart()
 		}
 		ep.down, ep.stalled = cmp.Or(why, "unreachable"), false
 		ep.moveByteless()
@@ -385,6 +388,7 @@ func (p *Pool) ObserveModels(name, engine string, models []Model) {
 	for _, m := range models {
 		ep.listed[m.ID] = true
 	}
+	ep.unlist()
 	if changed {
 		p.regroup()
 	}
@@ -457,6 +461,7 @@ func (p *Pool) layout(s *route.Snapshot) {
 		}
 		v.HeadSince, v.StepEnd = make([]float64, n), make([]float64, n)
 		v.LastCold, v.EjectedUntil, v.LastByte = make([]float64, n), make([]float64, n), make([]float64, n)
+		v.SlotIdle, v.SlotAhead, v.LoadEnd = make(route.Column, n), make(route.Column, n), make([]float64, n)
 		v.Adapters, v.Tried = make([]route.Adapter, n), make([]bool, n)
 	}
 	for i, ep := range p.rows {

@@ -200,6 +200,13 @@ func empty(t *testing.T, p *Pool) {
 			t.Errorf("%s: sent since: got %v, want 0", ep.Name, v.SentSince[i])
 		}
 	}
+	for _, ep := range p.rows {
+		for name, u := range ep.uses {
+			if u.requests != 0 {
+				t.Errorf("%s: %d requests for adapter %s are left", ep.Name, u.requests, name)
+			}
+		}
+	}
 	if n := p.InFlight(); n != 0 {
 		t.Errorf("got %d in flight, want none", n)
 	}

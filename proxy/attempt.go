@@ -33,7 +33,7 @@ const (
 	causeNone    cause = ""
 	causeConnect cause = "connect"         // no connection could be made
 	causeBroken  cause = "broken"          // the connection broke, or what came was no answer
-	causeStatus  cause = "status"          // the engine answered 429, 502, 503 or 504, or does not hold the response asked for
+	causeStatus  cause = "status"          // the engine answered 429, 502, 503 or 504, or does not hold the response or adapter asked for
 	causeLost    cause = "lost"            // the endpoint left, went stale or stalled
 	causeSlow    cause = "attempt_timeout" // it kept the request for longer than one attempt may take
 	causeFirst   cause = "first_byte_timeout"
@@ -291,6 +291,14 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 		}
 		return why, next
 	}
+	return c.moveOn(a)
+}
+
+// moveOn sends a request elsewhere whose answer has a status that says to, if there is anywhere else: settle's results.
+func (c *call) moveOn(a *attempt) (k cause, next *fleet.Lease) {
+	if a.resp.StatusCode == http.StatusNotFound && c.want.Adapter != "" {
+		c.pool.Disown(a.lease.Endpoint.Name, c.want.Adapter)
+	}
 	if a.final || !c.elsewhere(a.resp.StatusCode) {
 		return causeNone, nil
 	}
@@ -326,13 +334,13 @@ func statusEnding(status int) fleet.Ending {
 }
 
 // elsewhere reports whether a status says that another endpoint may do better: this one is full, loading or itself a
-// gateway without an endpoint; or it doesn't know a response that another one stored.
+// gateway without an endpoint; or it doesn't know a response that another one stored, or an adapter that the pool should have.
 func (c *call) elsewhere(status int) bool {
 	switch status {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	case http.StatusNotFound:
-		return c.path.Stateful
+		return c.path.Stateful || c.want.Adapter != ""
 	}
 	return false
 }

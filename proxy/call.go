@@ -261,6 +261,7 @@ func (c *call) target(h holder) (fleet.Target, *openai.Error) {
 		e.Param = "model"
 		return fleet.Target{}, e
 	}
+	f.Miss()
 	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %.100q; GET /v1/models lists what is served", c.model)
 }
 

@@ -11,10 +11,6 @@ const (
 	congestion, maxCongestion = 2, 60
 	// decodeSlots is the batch size at which an endpoint decodes at about half its unloaded speed.
 	decodeSlots = 256
-	// adapterLoadMS is what bringing an adapter from host memory into a free slot costs, adapterEvictMS what pushing
-	// another out adds, in milliseconds: guesses of the right size (5–10 ms over the bus, 50–200 ms from a local disk).
-	adapterLoadMS  = 50
-	adapterEvictMS = 100
 	// headProgress caps how much of the oldest prefill may be assumed done before its first token is seen.
 	headProgress = .9
 )
@@ -160,19 +156,6 @@ func kvWaitMS(dst Column, v *View) {
 		if size > 0 && over > 0 {
 			dst[i] = steps * v.Rates[s.Kinds[i]].Decode * over / max(busy(own[i], running[i]), 1)
 		}
-	}
-}
-
-// adapterMS is the time to bring the request's adapter into a slot.
-func adapterMS(dst Column, v *View) {
-	if v.Adapters == nil {
-		clear(dst)
-		return
-	}
-	const load, evict = adapterLoadMS, adapterLoadMS + adapterEvictMS
-	ms := [8]float32{AdapterNone: 0, AdapterResident: 0, AdapterWaiting: load, AdapterRoom: load, AdapterFull: evict, AdapterMissing: load}
-	for i, a := range v.Adapters {
-		dst[i] = ms[a&7]
 	}
 }
 

@@ -375,16 +375,16 @@ func TestReplay(t *testing.T) {
 	if err := other.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	const want = `20 records decided again under profile round-robin: 8 differ, 0 have no endpoint
+	const want = `20 records decided again under profile round-robin: 10 differ, 0 have no endpoint
 1 lines skipped; the first: cannot replay line 21: cannot read record: unexpected end of JSON input
 
 request    was                       is  recorded total  its total here   total of is
 request-0  10.0.0.2:8000  10.0.0.0:8000         280.205    2.000 places  0.000 places
-request-1  10.0.0.2:8000  10.0.0.0:8000         259.493    2.000 places  0.000 places
+request-1  10.0.0.2:8000  10.0.0.0:8000         309.493    2.000 places  0.000 places
+request-2  10.0.0.2:8000  10.0.0.0:8000         361.581    2.000 places  0.000 places
 request-3  10.0.0.2:8000  10.0.0.0:8000         218.606    2.000 places  0.000 places
-request-6  10.0.0.2:8000  10.0.0.0:8000         276.037    2.000 places  0.000 places
-request-8  10.0.0.2:8000  10.0.0.0:8000         198.580    2.000 places  0.000 places
-and 3 more
+request-6  10.0.0.2:8000  10.0.0.0:8000         326.037    2.000 places  0.000 places
+and 5 more
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

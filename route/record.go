@@ -156,6 +156,7 @@ func (v *View) Check() error {
 		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
 		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil}, {"cached", len(v.Cached), v.Cached != nil},
 		{"lastByte", len(v.LastByte), v.LastByte != nil}, {"errors", len(v.Errors), v.Errors != nil},
+		{"slotIdle", len(v.SlotIdle), v.SlotIdle != nil}, {"slotAhead", len(v.SlotAhead), v.SlotAhead != nil}, {"loadEnd", len(v.LoadEnd), v.LoadEnd != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
 	}
 	for _, c := range required {
@@ -181,10 +182,10 @@ func (v *View) Clone() View {
 	c := *v
 	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero = nil, nil, nil, nil, nil, nil, nil
 	c.waiting, c.running, c.use, c.masked = nil, nil, nil, [3]Column{}
-	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match, &c.Cached, &c.Errors} {
+	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match, &c.Cached, &c.Errors, &c.SlotIdle, &c.SlotAhead} {
 		*col = slices.Clone(*col)
 	}
-	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte} {
+	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte, &c.LoadEnd} {
 		*col = slices.Clone(*col)
 	}
 	c.Adapters, c.Tried, c.Rates = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates)

@@ -206,6 +206,14 @@ type View struct {
 	Match Column `json:"match"`
 	// Adapters says how each endpoint stands to the request's adapter.
 	Adapters []Adapter `json:"adapters"`
+	// SlotIdle is how many seconds ago the adapter was last used that would have to leave its slot, and SlotAhead how many
+	// requests for other adapters have to end before there is a slot.
+	SlotIdle  Column `json:"slotIdle,omitempty"`
+	SlotAhead Column `json:"slotAhead,omitempty"`
+	// LoadEnd is when the adapters that are being loaded should be there, in seconds.
+	LoadEnd []float64 `json:"loadEnd,omitempty"`
+	// AdapterLoad is how long loading one takes, in milliseconds; 0 means not known.
+	AdapterLoad float32 `json:"adapterLoad,omitempty"`
 	// Tried marks endpoints that failed this request before.
 	Tried []bool `json:"tried"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.

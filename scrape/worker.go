@@ -45,6 +45,7 @@ type worker struct {
 	findings chan finding
 	busy     bool // a question is on its way
 	askAt    time.Duration
+	askedAt  time.Duration
 	found    finding
 	engine   string
 	told     string // what was found, as last logged
@@ -69,7 +70,8 @@ const (
 	linesAtOnce  = 4
 	linesPerSec  = .1
 	askTimeout   = 5 * time.Second
-	loudFailures = 2 // failed scrapes in a row that are worth a line
+	relistAfter  = time.Second // between two questions that requests are the reason for
+	loudFailures = 2           // failed scrapes in a row that are worth a line
 )
 
 // start begins to scrape an endpoint.
@@ -389,9 +391,13 @@ func (w *worker) lacks(l lack, refused string) {
 
 // ask sends the question what the endpoint serves, if it is time and none is on its way.
 func (w *worker) ask(ctx context.Context) {
+	if w.askAt != never && w.now()-w.askedAt >= relistAfter && w.pool.Relist(w.endpoint.Name) {
+		w.askAt = 0
+	}
 	if w.busy || w.now() < w.askAt {
 		return
 	}
+	w.askedAt = w.now()
 	w.busy = true
 	w.askAt = w.now() + w.scraper.opts.AskInterval
 	engine := ""

@@ -418,7 +418,9 @@ func (e *Engine) Reading(now time.Duration) (fleet.Reading, bool) {
 	}
 	r.MaxAdapters = float64(e.cfg.AdapterSlots)
 	for _, a := range e.adapters {
-		r.Resident = append(r.Resident, a.name)
+		if a.users > 0 { // vLLM tells which adapters run, not which are still in their slots
+			r.Resident = append(r.Resident, a.name)
+		}
 	}
 	for s := e.waiting.head; s != nil; s = s.next {
 		if s.Adapter != "" {

@@ -75,7 +75,7 @@ func numbered(letter string, rows []Row) []Row {
 
 // SelectRows finds rows by their IDs, or all of an experiment by its letter, in the order given.
 func SelectRows(ids []string) ([]Row, error) {
-	all := append(RowsA(), RowsB()...)
+	all := slices.Concat(RowsA(), RowsB(), RowsL())
 	var out []Row
 	for _, id := range ids {
 		n := len(out)
@@ -85,7 +85,7 @@ func SelectRows(ids []string) ([]Row, error) {
 			}
 		}
 		if len(out) == n {
-			return nil, fmt.Errorf("cannot find row %q: rows are A1 to A7 and B1 to B5, A and B mean all of them", id)
+			return nil, fmt.Errorf("cannot find row %q: rows are A1 to A7, B1 to B5 and L1 to L3; A, B and L mean all of them", id)
 		}
 	}
 	return out, nil

@@ -38,7 +38,7 @@ func benchCommand() *cobra.Command {
 the published policies of other projects and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so that
 small differences show.
 
-Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats; --workload and --trace make others. The same
+Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats, L1 to L3 adapters; --workload and --trace make others. The same
 command gives the same figures on any number of cores.
 
 With --live the traffic goes to real servers instead, the same at each, one after another in rounds; OPENAI_API_KEY is the bearer token, if they want one.`,
