@@ -23,12 +23,8 @@ func (p *Pool) ObserveBlocks(endpoint string, events []prefix.Event) {
 	}
 }
 
-// LearnPrompt takes a prompt whose tokens have become known. Its Blocks are those of the Request. It returns what was not known, for
-// other gateways in front of the same endpoints: see TakeLearned.
-func (p *Pool) LearnPrompt(prompt *prefix.Prompt) []prefix.Learned { return p.exact.Learn(prompt) }
-
-// TakeLearned takes what another gateway has learned of prompts.
-func (p *Pool) TakeLearned(l *prefix.Learned) { p.exact.Take(l) }
+// LearnPrompt takes a prompt whose tokens have become known. Its Blocks are those of the Request.
+func (p *Pool) LearnPrompt(prompt *prefix.Prompt) { p.exact.Learn(prompt) }
 
 // WantsTokens reports whether to learn the tokens of the prompt with these blocks would tell something new.
 func (p *Pool) WantsTokens(blocks []uint64) bool { return p.exact.Wants(blocks) }
@@ -68,9 +64,8 @@ func (p *Pool) expect(l *Lease, r *Request) {
 	if at, ok := slices.BinarySearch(ends, p.match[ep.slot]); ok {
 		n = at + 1
 	}
-	prediction := p.exact.Predict(ep.slot, r.Blocks, n)
-	if prediction.Exact {
-		l.Cached, l.CachedExact = prediction.Tokens, true
+	if known := p.exact.Predict(ep.slot, r.Blocks, n); known.Known {
+		l.Cached, l.CachedExact = known.Tokens, known.Exact
 	}
 	p.expectBlocks(l, r.Blocks[n:])
 }

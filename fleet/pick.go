@@ -48,7 +48,7 @@ type Lease struct {
 	// Reason is what was decided in a few words, for a header or a log.
 	Reason string
 	// Cached is how many tokens of the prompt are expected to be in the endpoint's cache. CachedExact says that the endpoint's own
-	// events and the prompt's tokens tell it, to the engine's block; else it is estimated.
+	// events and the prompt's tokens tell it, short of what ends within a prefix block; else it is an estimate, or the least there is.
 	Cached      int
 	CachedExact bool
 

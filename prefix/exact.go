@@ -498,20 +498,8 @@ func (x *Exact) release(key uint64, slot int) {
 	x.free = append(x.free, e)
 }
 
-// Learned is what a prompt's tokens have told of prefix blocks, for whoever follows the same engines: keys are hashes of
-// tokens, and the same everywhere.
-type Learned struct {
-	// Size is the number of tokens of the engines' blocks.
-	Size int
-	// Blocks are prefix blocks, Tokens how many leading tokens up to the end of each do not depend on what follows, Keys
-	// those of the last whole engine block among them, 0 where there is none. All three are of one length.
-	Blocks []uint64
-	Tokens []int32
-	Keys   []uint64
-}
-
-// Learn takes the tokens of a prompt, and returns what they told that was not known, for each size of engine blocks.
-func (x *Exact) Learn(p *Prompt) []Learned {
+// Learn takes the tokens of a prompt.
+func (x *Exact) Learn(p *Prompt) {
 	n := min(len(p.Blocks), len(p.Ends))
 	for k := range n {
 		if p.Ends[k] < 0 || int(p.Ends[k]) > len(p.Tokens) || k > 0 && p.Ends[k] < p.Ends[k-1] {
@@ -520,58 +508,28 @@ func (x *Exact) Learn(p *Prompt) []Learned {
 		}
 	}
 	if n == 0 {
-		return nil
+		return
 	}
 	x.mu.Lock()
 	classes := slices.Clone(x.classes)
 	x.mu.Unlock()
-	var out []Learned
 	for _, c := range classes {
 		keys := keysOf(p, c.size, int(p.Ends[n-1]))
-		l := Learned{Size: c.size}
-		for k, block := range p.Blocks[:n] {
-			key := uint64(0)
-			if whole := int(p.Ends[k]) / c.size; whole > 0 {
-				key = keys[whole-1]
+		for from := 0; from < n; from += chunk {
+			x.mu.Lock()
+			for k := from; k < min(from+chunk, n); k++ {
+				m := mapped{block: p.Blocks[k] ^ c.salt, tokens: p.Ends[k], entry: -1}
+				if whole := int(p.Ends[k]) / c.size; whole > 0 {
+					m.key = keys[whole-1]
+				}
+				x.remember(m)
 			}
-			l.Blocks, l.Tokens, l.Keys = append(l.Blocks, block), append(l.Tokens, p.Ends[k]), append(l.Keys, key)
-		}
-		if fresh := x.take(c, &l); len(fresh.Blocks) > 0 {
-			out = append(out, fresh)
+			x.mu.Unlock()
 		}
 		if p.EngineBlock == c.size {
 			x.heal(p.EngineHashes, keys)
 		}
 	}
-	return out
-}
-
-// Take takes what another has learned. What is of no size that any endpoint here has, or makes no sense, is passed over.
-func (x *Exact) Take(l *Learned) {
-	x.mu.Lock()
-	i := slices.IndexFunc(x.classes, func(c *class) bool { return c.size == l.Size })
-	if i < 0 || len(l.Tokens) != len(l.Blocks) || len(l.Keys) != len(l.Blocks) {
-		x.mu.Unlock()
-		return
-	}
-	c := x.classes[i]
-	x.mu.Unlock()
-	x.take(c, l)
-}
-
-// take puts into the table what is learned and not known yet, and returns that.
-func (x *Exact) take(c *class, l *Learned) Learned {
-	fresh := Learned{Size: l.Size}
-	for from := 0; from < len(l.Blocks); from += chunk {
-		x.mu.Lock()
-		for k := from; k < min(from+chunk, len(l.Blocks)); k++ {
-			if l.Tokens[k] >= 0 && x.remember(mapped{block: l.Blocks[k] ^ c.salt, key: l.Keys[k], tokens: l.Tokens[k], used: true, entry: -1}) {
-				fresh.Blocks, fresh.Tokens, fresh.Keys = append(fresh.Blocks, l.Blocks[k]), append(fresh.Tokens, l.Tokens[k]), append(fresh.Keys, l.Keys[k])
-			}
-		}
-		x.mu.Unlock()
-	}
-	return fresh
 }
 
 // keysOf are the keys of the whole blocks of a size among so many of the prompt's tokens.
@@ -585,21 +543,16 @@ func keysOf(p *Prompt, size, tokens int) []uint64 {
 	return keys
 }
 
-// remember puts a prefix block in the table, and reports whether that changed it; what has not been used for a while makes
-// room.
-func (x *Exact) remember(m mapped) bool {
+// remember puts a prefix block in the table; what has not been used for a while makes room.
+func (x *Exact) remember(m mapped) {
 	if at, ok := x.blocks[m.block]; ok {
-		if old := &x.mapped[at]; old.key == m.key && old.tokens >= m.tokens {
-			old.used = true
-			return false
-		}
 		x.mapped[at] = m
-		return true
+		return
 	}
 	if len(x.mapped) < maxMapped {
 		x.blocks[m.block] = int32(len(x.mapped))
 		x.mapped = append(x.mapped, m)
-		return true
+		return
 	}
 	for x.mapped[x.hand].used {
 		x.mapped[x.hand].used = false
@@ -608,7 +561,6 @@ func (x *Exact) remember(m mapped) bool {
 	delete(x.blocks, x.mapped[x.hand].block)
 	x.mapped[x.hand], x.blocks[m.block] = m, int32(x.hand)
 	x.hand = (x.hand + 1) % len(x.mapped)
-	return true
 }
 
 // heal remembers what engine hashes stand for.
@@ -643,31 +595,36 @@ func (x *Exact) Wants(blocks []uint64) bool {
 
 // Prediction is what an engine is expected to find in its cache of a prompt.
 type Prediction struct {
-	// Followed says that the endpoint's events are followed. Exact says that its events and the prompt's tokens tell Tokens, how many
-	// of the leading tokens it holds: whole blocks of the engine, and never all of a prompt, since engines compute
-	// the last token at least.
-	Followed, Exact bool
-	Tokens          int
+	// Known says that Tokens holds: how many of the leading tokens the endpoint holds at least, in whole blocks of the engine
+	// and never all of a prompt, since engines compute the last token at least.
+	Known  bool
+	Tokens int
+	// Exact says that it holds no more, but for what ends within the next prefix block: that one's tokens are known too, and not held.
+	Exact bool
 }
 
 // Predict says what the slot holds of the tokens of a prompt of which it holds the first n blocks, as Match found.
 func (x *Exact) Predict(slot int, blocks []uint64, n int) Prediction {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if slot >= len(x.ledgers) || x.ledgers[slot] == nil {
+	if slot >= len(x.ledgers) || x.ledgers[slot] == nil || len(blocks) == 0 {
 		return Prediction{}
 	}
 	l := x.ledgers[slot]
 	if l.following == NotFollowed || l.class == nil {
 		return Prediction{}
 	}
-	p := Prediction{Followed: true}
-	if len(blocks) == 0 {
+	p := Prediction{Known: true, Exact: true}
+	if n < len(blocks) {
+		_, p.Exact = x.blocks[blocks[n]^l.class.salt]
+	}
+	if n == 0 {
+		p.Known = p.Exact
 		return p
 	}
-	at, ok := x.blocks[blocks[max(n-1, 0)]^l.class.salt]
-	if p.Exact = ok; !ok || n == 0 {
-		return p
+	at, ok := x.blocks[blocks[n-1]^l.class.salt]
+	if !ok {
+		return Prediction{}
 	}
 	p.Tokens = int(x.mapped[at].tokens)
 	if n == len(blocks) {

@@ -142,8 +142,8 @@ func (p *plain) learn(q *Prompt) {
 	}
 }
 
-// match is how many units the slot holds, and how many tokens that are if it is known.
-func (p *plain) match(slot int, blocks []uint64) (units int32, tokens int, exact bool) {
+// match is how many units the slot holds, and what is known of the tokens.
+func (p *plain) match(slot int, blocks []uint64) (units int32, known Prediction) {
 	s := &p.slots[slot]
 	followed := s.following != NotFollowed && s.size > 0
 	n, total := 0, int32(0)
@@ -167,18 +167,21 @@ func (p *plain) match(slot int, blocks []uint64) (units int32, tokens int, exact
 		units, n = total, k+1
 	}
 	if !followed || len(blocks) == 0 {
-		return units, 0, false
+		return units, Prediction{}
 	}
-	key := learnedKey(s.size, blocks[max(n-1, 0)])
-	_, exact = p.learned[key]
-	if exact && n > 0 {
-		tokens = p.tokens[key]
-		if n == len(blocks) {
-			tokens--
-		}
-		tokens = tokens / s.size * s.size
+	learned := func(k int) bool { _, ok := p.learned[learnedKey(s.size, blocks[k])]; return ok }
+	next := n == len(blocks) || learned(n)
+	switch {
+	case n == 0:
+		return units, Prediction{Known: next, Exact: next}
+	case !learned(n - 1):
+		return units, Prediction{}
 	}
-	return units, tokens, exact
+	tokens := p.tokens[learnedKey(s.size, blocks[n-1])]
+	if n == len(blocks) {
+		tokens--
+	}
+	return units, Prediction{true, tokens / s.size * s.size, next}
 }
 
 // life drives both with the same events.
@@ -313,7 +316,7 @@ func (h *life) match(blocks []uint64) {
 	h.t.Helper()
 	h.x.Match(h.guess, blocks, sized(blocks), h.dst, &h.m)
 	for s, got := range h.dst {
-		want, tokens, exact := h.plain.match(s, blocks)
+		want, known := h.plain.match(s, blocks)
 		n, found := slices.BinarySearch(sized(blocks), got)
 		if found {
 			n++
@@ -321,8 +324,8 @@ func (h *life) match(blocks []uint64) {
 		if got != want {
 			h.t.Fatalf("slot %d, %+v: got %d units of %x, want %d", s, h.plain.slots[s], got, blocks, want)
 		}
-		if p := h.x.Predict(s, blocks, n); p.Exact != exact || exact && p.Tokens != tokens {
-			h.t.Fatalf("slot %d: got %+v of %x, want %d tokens, exact %v", s, p, blocks, tokens, exact)
+		if p := h.x.Predict(s, blocks, n); p != known {
+			h.t.Fatalf("slot %d: got %+v of %x, want %+v", s, p, blocks, known)
 		}
 	}
 }

@@ -73,7 +73,74 @@ func TestEventsTellWhatIsHeld(t *testing.T) {
 	if got := matchExact(x, guess, 2, p); got[0] != 2 || got[1] != 4 {
 		t.Errorf("got %v, want 2 and 4", got)
 	}
-	if got := x.Predict(1, p.Blocks, 4); got != (Prediction{true, true, 48}) {
+	if got := x.Predict(1, p.Blocks, 4); got != (Prediction{true, 48, true}) {
 		t.Errorf("of 64 tokens held, engines compute the last block again: got %v", got)
+	}
+}
+
+// P03: whatever prompts are learned, the table of prefix blocks stays within its size, and what is in use stays in it.
+func TestLearnedPromptsAreBounded(t *testing.T) {
+	x := new(Exact)
+	l := x.Open(0)
+	l.Follow(FollowedFromEmpty)
+	l.Apply([]Event{storedOf(16, 0, 1)})
+	used := promptOf(16, 1, 2, 3)
+	x.Learn(used)
+	var m Matched
+	dst := make([]int32, 1)
+	guess := new(Index)
+	for i := range 3 * maxMapped / 1000 {
+		blocks := make([]uint32, 1000)
+		for k := range blocks {
+			blocks[k] = uint32(i*1000 + k + 10)
+		}
+		p := promptOf(16, blocks...)
+		p.EngineBlock, p.EngineHashes = 16, p.Blocks
+		x.Learn(p)
+		x.Match(guess, used.Blocks, ends(used.Blocks), dst, &m)
+	}
+	if len(x.mapped) != maxMapped || len(x.blocks) != maxMapped {
+		t.Errorf("%d places and %d names for %d prefix blocks", len(x.mapped), len(x.blocks), maxMapped)
+	}
+	if n := len(x.healed) + len(x.healedBefore); n > 2*(maxHealed+chunk) {
+		t.Errorf("%d engine hashes are kept, want at most two generations of %d", n, maxHealed)
+	}
+	if dst[0] != 1 {
+		t.Errorf("a prompt in use was forgotten: got %d units, want 1", dst[0])
+	}
+}
+
+// What makes no sense changes nothing, and nothing panics.
+func TestNonsenseChangesNothing(t *testing.T) {
+	x := new(Exact)
+	l := x.Open(0)
+	l.Follow(FollowedFromEmpty)
+	good := storedOf(16, 0, 1, 2)
+	short, size, orphan, extra := good, good, storedOf(16, 2, 1, 2, 3), good
+	short.Tokens = short.Tokens[:20]
+	size.BlockSize = 0
+	orphan.Parent++
+	extra.Extra = []string{"one"}
+	small := Event{Kind: Stored, BlockSize: 1, First: true, Tokens: []uint32{1, 2}, Hashes: []uint64{1, 2}}
+	l.Apply([]Event{short, size, extra, small, {Kind: Stored, Hashes: []uint64{5}}, {Kind: Removed, Hashes: []uint64{6}}, {Kind: 77}})
+	if got, ok := l.Tokens(); ok || got != 0 {
+		t.Errorf("got %d tokens held, %v", got, ok)
+	}
+	l.Apply([]Event{good, orphan})
+	if got, ok := l.Tokens(); !ok || got != 32 {
+		t.Errorf("got %d tokens held, want 32", got)
+	}
+	for _, ends := range [][]int32{nil, {-1}, {99}, {16, 8}} {
+		x.Learn(&Prompt{Blocks: []uint64{1, 2, 3}, Ends: ends, Tokens: tokensOf(16, 1, 2)})
+	}
+	if len(x.mapped) != 1 {
+		t.Errorf("%d prefix blocks were learned, want the one that makes sense", len(x.mapped))
+	}
+	l.Close()
+	l.Close()
+	l.Apply([]Event{good})
+	l.Follow(FollowedFromNow)
+	if len(x.entries) != 0 || x.following != 0 {
+		t.Errorf("closed, it holds %d keys", len(x.entries))
 	}
 }

@@ -43,16 +43,7 @@ func (x *exactPrefixes) learn(p *production, f *flight) {
 	for _, hash := range f.hashes[:whole] {
 		prompt.Tokens = blockTokens(prompt.Tokens, hash)
 	}
-	x.w.later(x.w.now+learnDelay, func() {
-		learned := p.pool.LearnPrompt(prompt)
-		for _, g := range x.w.gateways {
-			if other := g.(*production); x.w.o.Share && other != p {
-				for i := range learned {
-					other.pool.TakeLearned(&learned[i])
-				}
-			}
-		}
-	})
+	x.w.later(x.w.now+learnDelay, func() { p.pool.LearnPrompt(prompt) })
 }
 
 // blockTokens appends a block's tokens.
@@ -89,11 +80,18 @@ func (w *world) publish(i int) {
 	}
 	w.later(at+eventDelay, func() {
 		for _, g := range w.gateways {
-			if p, ok := g.(*production); ok && p.exact != nil {
-				p.pool.ObserveBlocks(p.names[i], events)
+			if p, ok := g.(interface{ stored(int, []prefix.Event) }); ok {
+				p.stored(i, events)
 			}
 		}
 	})
+}
+
+// stored takes the events of an engine, where they are followed.
+func (p *production) stored(i int, events []prefix.Event) {
+	if p.exact != nil {
+		p.pool.ObserveBlocks(p.names[i], events)
+	}
 }
 
 // blockEvents is the changes of a cache as an engine publishes them.
