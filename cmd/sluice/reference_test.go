@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/scrape"
 )
@@ -67,6 +68,7 @@ func reference(t *testing.T) string {
 	now := func() time.Duration { return 0 }
 	newReloads(d)
 	d.MustRegister(newFleetCollector(f, now))
+	peer.New(f, peer.Options{Now: now, Registerer: d})
 	proxy.New(f, proxy.Options{}, d, now, nil)
 	if _, err := scrape.New(f, scrape.Options{Registerer: d}); err != nil {
 		t.Fatal(err)
