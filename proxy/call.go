@@ -284,7 +284,7 @@ func (c *call) pick() *fleet.Lease {
 	now := c.g.now()
 	lease, choice := c.pool.Pick(now, &c.want)
 	if choice.View != nil && (lease != nil || c.current == nil) { // a watcher that finds nobody asks again and again
-		c.set.Record(c.record(choice))
+		c.set.Record(c.record(choice, lease))
 	}
 	if lease != nil {
 		c.g.metrics.decisions.add(c.pool.Name(), lease.Endpoint.Name)

@@ -121,9 +121,12 @@ func listed(p *fleet.Pool) []openai.Model {
 	return list
 }
 
-// record puts a decision into the form that replay reads.
-func (c *call) record(choice fleet.Choice) *route.Record {
+// record puts a decision into the form that replay reads; lease is nil where none was made.
+func (c *call) record(choice fleet.Choice, lease *fleet.Lease) *route.Record {
 	r := c.pool.Config().Profile.Record(choice.View, choice.Decision)
 	r.ID, r.Time, r.Pool = c.id, time.Now().UTC().Format(time.RFC3339Nano), c.pool.Name()
+	if lease != nil {
+		r.Cached, r.CachedExact = lease.Cached, lease.CachedExact
+	}
 	return &r
 }

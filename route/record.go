@@ -26,6 +26,10 @@ type Record struct {
 	View    View               `json:"view"`
 	// Decision is what was decided then.
 	Decision Decision `json:"decision"`
+	// Cached is how many tokens of the prompt the chosen endpoint was expected to find in its cache; CachedExact says that its own events
+	// and the prompt's tokens told that, and it isn't an estimate.
+	Cached      int  `json:"cached,omitempty"`
+	CachedExact bool `json:"cachedExact,omitempty"`
 }
 
 // The names of profiles.

@@ -178,6 +178,19 @@ func TestServeRecordExplainReplay(t *testing.T) {
 	if out := run(t, "replay", record); !strings.Contains(out, "1 records decided again under their own profiles: 0 differ") {
 		t.Errorf("got replay %q, want one record and no difference", out)
 	}
+	line, err := os.ReadFile(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for said, want := range map[string]string{`"cached":64`: ", about 64 prompt tokens cached there\n", `"cached":0,"cachedExact":true`: ", 0 prompt tokens cached there by its events\n"} {
+		file := filepath.Join(t.TempDir(), "one.jsonl")
+		if err := os.WriteFile(file, []byte(strings.Replace(string(line), "{", "{"+said+",", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out := run(t, "explain", file); !strings.Contains(out, want) {
+			t.Errorf("got explanation %q of a record with %s, want %q in it", out, said, want)
+		}
+	}
 	torn, err := os.OpenFile(record, os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
