@@ -13,16 +13,16 @@ type EngineConfig struct {
 	// Budget is how many tokens a step computes at most, MaxSeqs how many sequences run at once, KVTokens the size of the KV cache;
 	// 0 means vLLM's defaults for the GPU (8192 and 1024 on those of 70 GB and more but the A100, else 2048 and 256) and the profile's.
 	Budget, MaxSeqs, KVTokens int
-	// Overhead adds what a vLLM scheduler spends around each step, .54 ms and .055 ms a sequence: with it the fit of Qwen3-32B on
-	// 2×H100 is within 2.2 % of measurements. The other rows were not checked with it.
-	Overhead bool
 	// AdapterSlots is how many adapters fit on the GPU; 0 means none are served.
 	AdapterSlots int
-	// AdapterLoad is how long bringing one in holds up the step.
+	// AdapterLoad is how long bringing one in holds up the step. What is published for an adapter of some 80 MB: 5 to 10 ms from the host's memory, 50 to
+	// 200 ms from a local disk, .5 to 3 s from an object store.
 	AdapterLoad time.Duration
+	// AdapterStep is the share by which each rank among the adapters in use makes a step longer; .02 to .06 by what is published. AdapterRanks are
+	// adapters' ranks; all that are not in it have one and the same.
+	AdapterStep  float64
+	AdapterRanks map[string]int
 }
-
-const overheadStepMS, overheadBySeqMS = .54, .055
 
 // Engine is one model server. It reads no clock and starts no goroutine: the owner submits sequences, asks when the current step ends,
 // and calls Step then. It must not be used by two goroutines at once.
@@ -68,6 +68,7 @@ type counters struct {
 
 type adapter struct {
 	name  string
+	rank  int
 	users int
 }
 

@@ -40,13 +40,13 @@ func hashes(id uint64, n int) []uint64 {
 	return out
 }
 
-// The embedded rows are all read, and give the speeds that were derived from them by hand.
+// The embedded rows are all read, and give the speeds of the tables they were fitted to, with a scheduler's .54 ms a step and .055 a sequence.
 func TestProfiles(t *testing.T) {
-	if n := len(Profiles()); n != 13 {
-		t.Fatalf("got %d profiles, want 13", n)
+	if n := len(Profiles()); n != 29 {
+		t.Fatalf("got %d profiles, want 29", n)
 	}
 	p := profile(t, "l8-h100")
-	for decoding, want := range map[int]float64{1: 6.2, 32: 9.7, 128: 18.2} {
+	for decoding, want := range map[int]float64{1: 6.2 + .6, 32: 9.7 + 2.3, 128: 18.2 + 7.6} {
 		if got := p.StepMS(0, 0, decoding, decoding*2048); math.Abs(got-want) > .1*want {
 			t.Errorf("%d decoding: got %.1f ms, want about %.1f", decoding, got, want)
 		}
@@ -305,6 +305,28 @@ func TestAdapters(t *testing.T) {
 	}
 }
 
+// Each rank among the adapters in use makes steps longer by its share, however many adapters have it.
+func TestAdapterRanks(t *testing.T) {
+	step := func(adapters ...string) time.Duration {
+		e := NewEngine(EngineConfig{Profile: profile(t, "l8-h100"), AdapterSlots: 4, AdapterStep: .04, AdapterRanks: map[string]int{"a": 8, "b": 8, "c": 64}})
+		for _, name := range adapters {
+			e.Submit(0, &Seq{Prompt: 10, Output: 50, Adapter: name})
+		}
+		from, _ := e.Next()
+		e.Step(from) // computes the first prompt, and admits the others
+		from, _ = e.Next()
+		e.Step(from)
+		to, _ := e.Next()
+		return to - from
+	}
+	none := step("", "", "")
+	for ranks, adapters := range map[int][]string{1: {"a", "b", ""}, 2: {"a", "b", "c"}, 3: {"a", "c", "unknown"}} {
+		if got, want := step(adapters...).Seconds()/none.Seconds(), 1+.04*float64(ranks); math.Abs(got-want) > 1e-6 {
+			t.Errorf("%q: a step takes %.4f times as long as without adapters, want %.2f", adapters, got, want)
+		}
+	}
+}
+
 // Each fault does what it says, and ends.
 func TestFaults(t *testing.T) {
 	e := NewEngine(EngineConfig{Profile: profile(t, "l8-h100")})
@@ -352,48 +374,36 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// closedLoop keeps n sequences of the same shape in an engine for some time after a warm-up, and returns mean TTFT and TPOT in seconds.
-func closedLoop(e *Engine, n, prompt, output int, warm, until time.Duration) (ttft, tpot float64) {
-	submitted, first := make(map[*Seq]time.Duration), make(map[*Seq]time.Duration)
-	for i := range n {
-		s := &Seq{Prompt: prompt, Output: output, Tag: i}
-		submitted[s] = 0
-		e.Submit(0, s)
-	}
-	firsts, ends := 0, 0
-	drive(e, until, func(now time.Duration, ev Event) {
-		s := ev.Seq
-		switch ev.Kind {
-		case FirstToken:
-			first[s] = now
-			if now > warm {
-				ttft += (now - submitted[s]).Seconds()
-				firsts++
-			}
-		case Finished:
-			if now > warm {
-				tpot += (now - first[s]).Seconds() / float64(output-1)
-				ends++
-			}
-			submitted[s] = now
-			e.Submit(now, s)
-		}
-	})
-	return ttft / float64(firsts), tpot / float64(ends)
-}
-
-// With a scheduler's overhead the model agrees with what was measured of vLLM with Qwen3-32B on 2×H100, 1024 tokens in and out, by concurrency.
+// Facts: means of benchmark runs as AIConfigurator-core 0.12.0 has them (systems/silicon_sample.csv, Apache-2.0), in milliseconds. The engines are within the
+// bounds that every profile with points keeps in its median: 15 % of the time between tokens, 30 % of the time to the first.
 func TestAgreesWithMeasurements(t *testing.T) {
-	for n, want := range map[int]float64{8: 15.9, 16: 17.4, 32: 20.1, 64: 26.1, 128: 37.8} {
-		e := NewEngine(EngineConfig{Profile: profile(t, "q32-h100x2"), Overhead: true})
-		if _, got := closedLoop(e, n, 1024, 1024, 60*time.Second, 400*time.Second); math.Abs(1000*got-want) > .1*want {
-			t.Errorf("concurrency %d: got %.1f ms a token, measured were %.1f", n, 1000*got, want)
+	for _, c := range []struct {
+		profile                    string
+		input, output, concurrency int
+		fixed                      bool
+		ttft, tpot                 float64
+	}{
+		{"q32-h100x2", 1024, 1024, 64, true, 380.7, 26.09},
+		{"q32-h100x2", 4096, 128, 64, true, 1356.9, 140.28},
+		{"q32-h100x4", 1024, 512, 128, true, 449.3, 28.54},
+		{"q32-h100x8", 4096, 512, 128, true, 921.7, 40.12},
+		{"q32fp8-h100x2", 2048, 512, 32, true, 491.6, 18.08},
+		{"l70fp8-h100x4", 1024, 1024, 4, false, 80.5, 11.78},
+		{"l70fp8-h100x4", 8192, 1024, 64, false, 1744.9, 53.49},
+		{"l70fp8-h100x8", 8192, 1024, 64, false, 1150.3, 34.48},
+		{"l70fp8-h200x2", 8192, 1024, 16, false, 1248.9, 27.47},
+		{"l70fp8-b200x1", 8192, 1024, 32, false, 1740.9, 40.88},
+		{"q235fp8-h100x8", 1024, 512, 64, true, 363.7, 25.56},
+		// Where the cache cannot hold all, requests queue for it.
+		{"q32-h100x2", 4096, 1024, 128, true, 58800, 0},
+		{"l70fp8-h100x2", 8192, 1024, 64, false, 59175.4, 52.41},
+	} {
+		p := point{input: c.input, output: c.output, concurrency: c.concurrency, fixed: c.fixed}
+		ttft, tpot := p.run(profile(t, c.profile))
+		if math.Abs(ttft-c.ttft) > .3*c.ttft || c.tpot > 0 && math.Abs(tpot-c.tpot) > .15*c.tpot {
+			t.Errorf("%s, %d in, %d out, %d at a time: got %.1f ms to the first token and %.2f between, measured were %.1f and %.2f",
+				c.profile, c.input, c.output, c.concurrency, ttft, tpot, c.ttft, c.tpot)
 		}
-	}
-	// Where the cache can't hold all, requests queue for it: measured were 58.8 s to the first token.
-	e := NewEngine(EngineConfig{Profile: profile(t, "q32-h100x2"), Overhead: true})
-	if got, _ := closedLoop(e, 128, 4096, 1024, 100*time.Second, 600*time.Second); got < 20 || got > 90 {
-		t.Errorf("128 × 4096 tokens: got a first token after %.1f s, want tens of seconds", got)
 	}
 }
 

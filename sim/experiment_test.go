@@ -60,9 +60,9 @@ func TestTable(t *testing.T) {
 	e := Experiment{Rows: []Row{tiny()}, Policies: []Policy{RoundRobin(), LeastRequests(), Greedy()}, Seeds: 3, Workers: 1}
 	const want = `tiny  two A10G
                                mean           P50           P95           P99   TPOT tokens/s     hits     lost
-  round robin          .2582 ±.0641  .2067 ±.0532  .5797 ±.4005  .7469 ±.7066  .0403      110    43.4%     0.0%
-  least requests       .2996 ±.0542  .2355 ±.0302  .6850 ±.3073  .8542 ±.4717  .0395      110    43.4%     0.0%
-  all-knowing greedy   .2516 ±.0544  .2092 ±.0392  .5088 ±.1325  .7065 ±.5351  .0404      111    43.1%     0.0%
+  round robin          .2577 ±.0583  .2076 ±.0399  .5709 ±.3800  .7436 ±.7176  .0411      110    43.4%     0.0%
+  least requests       .2675 ±.0249  .2210 ±.0117  .5534 ±.0342  .7316 ±.2971  .0406      110    43.4%     0.0%
+  all-knowing greedy   .2519 ±.0499  .2106 ±.0329  .5096 ±.1149  .7064 ±.5247  .0416      111    43.1%     0.0%
 
 `
 	if diff := cmp.Diff(want, table(t, e).String()); diff != "" {

@@ -56,11 +56,11 @@ func (e *Engine) uncached(prompt []uint64, tokens int) int {
 
 // stepMS is how long a step takes with so many prompt tokens beside what decodes.
 func (e *Engine) stepMS(prompt int, pairs float64, decodes int) float64 {
-	ms := e.cfg.Profile.StepMS(prompt, pairs, decodes, e.context)
-	if e.cfg.Overhead {
-		ms += overheadStepMS + overheadBySeqMS*float64(e.running.n)
+	ms := e.cfg.Profile.StepMS(prompt, pairs, decodes, e.context) * e.slow
+	if e.cfg.AdapterStep > 0 {
+		ms *= 1 + e.cfg.AdapterStep*float64(e.activeRanks())
 	}
-	return ms * e.slow
+	return ms
 }
 
 // stepsToRoom is how many steps pass until so many tokens and sequences fit, by the ends of what is decoding.

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// profilesCSV holds fitted step-time coefficients, one row for each model and GPU. They are facts fitted from the operator
-// tables and the measured rows of AIConfigurator-core 0.12.0 (Apache-2.0); the A10G rows are derived from a roofline, ±30 %.
+// profilesCSV holds step-time coefficients, one row for each model, precision, GPU and number of GPUs. They are facts fitted by us to what
+// AIConfigurator-core 0.12.0 (Apache-2.0) publishes: operator tables and measured runs of whole engines. docs/simulator.md says how.
 //
 //go:embed profiles.csv
 var profilesCSV string
@@ -29,8 +29,18 @@ type Profile struct {
 	T0, PA, PB, PC, DB, DC float64
 	// KVTokens is how many tokens the KV cache holds.
 	KVTokens int
-	// Grade says what the row rests on.
+	// Grade says what the row rests on. "refit ENGINE": coefficients fitted to measured runs of vllm or trtllm. "tables": fitted to operator tables of
+	// vLLM, and the .54 ms a step and .055 ms a sequence that its scheduler took where it was measured (Qwen3-32B on 2×H100). "derived": scaled from
+	// another GPU's by bandwidth and arithmetic, good to ±30 % at best.
 	Grade string
+}
+
+// Backend is the engine that the row is of: vllm unless the grade says otherwise.
+func (p *Profile) Backend() string {
+	if _, engine, refit := strings.Cut(p.Grade, " "); refit {
+		return engine
+	}
+	return "vllm"
 }
 
 // Budget is how many tokens a step computes at most by vLLM's defaults for a server: 8192 on GPUs of 70 GB and more but the A100, else 2048

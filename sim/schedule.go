@@ -149,7 +149,7 @@ func (e *Engine) slot(name string) (at int, load bool) {
 
 // occupy counts a user of the adapter in the slot that slot found, as the one used last.
 func (e *Engine) occupy(name string, at int) *adapter {
-	a := &adapter{name: name}
+	a := &adapter{name: name, rank: e.cfg.AdapterRanks[name]}
 	if at < len(e.adapters) {
 		if e.adapters[at].name == name {
 			a = e.adapters[at]
@@ -159,6 +159,18 @@ func (e *Engine) occupy(name string, at int) *adapter {
 	e.adapters = append(e.adapters, a)
 	a.users++
 	return a
+}
+
+// activeRanks is how many different ranks the adapters in use have.
+func (e *Engine) activeRanks() int {
+	n := 0
+	for i, a := range e.adapters {
+		again := slices.ContainsFunc(e.adapters[:i], func(b *adapter) bool { return b.users > 0 && b.rank == a.rank })
+		if a.users > 0 && !again {
+			n++
+		}
+	}
+	return n
 }
 
 // queue is a list of sequences through their own pointers.

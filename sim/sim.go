@@ -5,6 +5,6 @@
 // same one. A World is deterministic: the same options and seed give the same result, to the last digit.
 //
 // It promises the mechanisms that routing depends on (continuous batching, chunked prefill, a block cache that is reused before
-// it is forgotten, preemption, adapters) with step times fitted to measured tables. It refuses to be a performance
-// model of any one engine version: the coefficients are good to a few per cent for dense models, to ±30 % where the table says derived.
+// it is forgotten, preemption, adapters) with step times fitted to measurements. It refuses to be a performance model of any one
+// engine version: docs/simulator.md says how far each row is from what was measured, and which rows are derived.
 package sim

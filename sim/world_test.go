@@ -64,11 +64,11 @@ func TestEveryRequestIsCounted(t *testing.T) {
 
 // A crashed engine's requests without a byte move and are served elsewhere, those with one fail; production then leaves the engine alone until it is back.
 func TestCrash(t *testing.T) {
-	requests := Mix{Rate: Steady(20), Prompt: Length{3000, .3}, Output: Length{100, .3}}.Generate(1, 30*time.Second)
+	requests := Mix{Rate: Steady(26), Prompt: Length{3000, .3}, Output: Length{100, .3}}.Generate(1, 30*time.Second)
 	for _, p := range []Policy{Latency(), Weights()} {
 		r := Run(Options{Engines: engines("l8-a100", 4), Requests: requests, Policy: p, End: 2 * time.Minute, Scrape: 200 * time.Millisecond,
 			Faults: []Fault{{10 * time.Second, 2, Crashed, 5}}})
-		if r.Moved == 0 || r.Failed == 0 || r.Failed > 40 || r.Unfinished != 0 {
+		if r.Moved == 0 || r.Failed == 0 || r.Failed > 60 || r.Unfinished != 0 {
 			t.Errorf("%s: %d moved, %d failed, %d unfinished; want some moved, a few failed, none unfinished", p.Name, r.Moved, r.Failed, r.Unfinished)
 		}
 	}

@@ -24,6 +24,7 @@ type benchOptions struct {
 	rows, policies                []string
 	scrape, wire, length          time.Duration
 	trace, workload, fleet, plot  string
+	calibration                   string
 	speed, rate                   float64
 	speedGiven, rateGiven, seeded bool
 	live                          liveOptions
@@ -80,12 +81,19 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 	f.BoolVar(&o.json, "json", false, "print the table as JSON")
 	f.StringVar(&o.plot, "plot", "", "write distributions and intervals as one HTML page to `FILE`")
 	f.BoolVar(&o.check, "check", false, "exit with status 1 when a goal is missed")
+	f.StringVar(&o.calibration, "calibration", "", "instead compare simulated engines with measured ones, the points in `FILE`: CSV as AIConfigurator's silicon_sample.csv")
 	liveFlags(f, &o.live)
 	cmd.MarkFlagsMutuallyExclusive("rows", "trace", "workload")
+	for _, other := range []string{"rows", "trace", "workload"} {
+		cmd.MarkFlagsMutuallyExclusive(other, "calibration")
+	}
 	return cmd
 }
 
 func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
+	if o.calibration != "" {
+		return calibrate(ctx, o, out)
+	}
 	e, err := o.experiment()
 	if err != nil {
 		return err

@@ -147,12 +147,39 @@ func TestBenchRefuses(t *testing.T) {
 		"cannot find workload":        {"--workload", "odd"},
 		"cannot find profile":         {"--workload", "mixed", "--fleet", "odd=1"},
 		"cannot read trace":           {"--trace", filepath.Join(t.TempDir(), "none")},
+		"cannot read points":          {"--calibration", filepath.Join(t.TempDir(), "none")},
+		"[rows calibration]":          {"--rows", "A1", "--calibration", "x"},
 		"[rows trace workload]":       {"--rows", "A1", "--workload", "mixed"},
 		"the first 20s don't count":   {"--for", "20s", "--rows", "A1"},
 	} {
 		if _, _, err := runBench(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error with %q", args, err, want)
 		}
+	}
+}
+
+// A file of measured points makes a table of errors, or the same as JSON.
+func TestCalibration(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "points.csv")
+	const points = `id,silicon_data_source,backend,model_path,system,precision,mode,isl,osl,batch_size,tp_size,pp_size,attention_dp_size,silicon_ttft_ms,silicon_tpot_ms
+a,x,vllm,meta-llama/Llama-3.1-70B,h100_sxm,fp8,agg,1024,1024,4,4,1,1,80.5,11.78
+`
+	if err := os.WriteFile(file, []byte(points), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := runBench(t, "--calibration", file)
+	if err != nil || !regexp.MustCompile(`l70fp8-h100x4 +refit vllm +1 +\d\.\d%`).MatchString(out) {
+		t.Errorf("got %v, %s", err, out)
+	}
+	out, _, err = runBench(t, "--calibration", file, "--json")
+	if err != nil || !json.Valid([]byte(out)) {
+		t.Errorf("got %v, %s", err, out)
+	}
+	if err := os.WriteFile(file, []byte("id\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err = runBench(t, "--calibration", file); err == nil || !strings.Contains(err.Error(), "no column") {
+		t.Errorf("got %v, want an error that names a column", err)
 	}
 }
 

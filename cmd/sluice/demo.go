@@ -129,7 +129,7 @@ func (s *side) start(ctx context.Context, scene scenario, o *demoOptions, profil
 		if err != nil {
 			return err
 		}
-		options = append(options, sim.ServerOptions{Engine: sim.EngineConfig{Profile: p, AdapterSlots: scene.slots, AdapterLoad: adapterLoad},
+		options = append(options, sim.ServerOptions{Engine: sim.EngineConfig{Profile: p, AdapterSlots: scene.slots, AdapterLoad: adapterLoad, AdapterStep: adapterStep},
 			Model: demoModel, Adapters: adapters, Seed: o.seed + uint64(i)})
 	}
 	var err error
