@@ -1,7 +1,7 @@
 # Everything needs Go and a C compiler (the race detector uses cgo); `make test`
 # also needs Python 3.11 or newer with its venv module, and Chromium, which it
 # installs where it may (as root, with apt). Nothing else is installed by hand:
-# tools come from go.mod, Python packages from e2e/requirements.txt.
+# tools come from go.mod, Python packages from e2e/requirements*.txt.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +11,7 @@ FUZZTIME ?= 20s
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test bench bench-proxy fuzz needs-cc needs-python needs-chromium
+.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test test-vllm bench bench-peers bench-proxy fuzz needs-cc needs-python needs-chromium
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and
 
 vet:
 	$(GO) vet $(PACKAGES)
-	$(GO) vet -tags e2e ./e2e/
+	@for tag in e2e vllm peers; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
 
 format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
@@ -31,7 +31,7 @@ format:
 
 staticcheck:
 	$(GO) tool staticcheck $(PACKAGES)
-	$(GO) tool staticcheck -tags e2e ./e2e/
+	@for tag in e2e vllm peers; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
 
 unit:
 	$(GO) test -race $(PACKAGES)
@@ -51,8 +51,15 @@ test: ## everything that has to hold: check, the fuzz seeds, e2e
 	@$(MAKE) --no-print-directory e2e
 	@echo "== all passed"
 
+# The first run installs vLLM for CPU into the user's cache: 6 GB, some minutes. It needs Linux on x86-64 and 8 GB of memory.
+test-vllm: needs-cc needs-python ## the gateway before two real vLLM servers on CPU: KV events, prefixes, adapters, failures
+	$(GO) test -tags vllm -count 1 -timeout 30m -v ./e2e/
+
 bench: ## benchmarks of every room
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
+
+bench-peers: needs-python ## this gateway beside other routers, each before the same simulated servers: some ten minutes
+	$(GO) test -tags peers -count 1 -timeout 60m -v ./e2e/
 
 bench-proxy: ## the proxy beside the standard library's reverse proxy
 	$(GO) test -run '^$$' -bench Proxy -benchmem ./proxy/

@@ -11,6 +11,8 @@ client's own retries are off, so that a failure of the gateway stays visible.
     stream   one long stream; lines as load
     abort    a stream that is closed after a few chunks
     prefix   conversations over shared long preambles; lines as load
+    exact    prompts of every kind that a cache may hold a part of, one after another; a line
+             {"kind", "n", "prompt_tokens", "cached_tokens", ...} for each
 """
 
 import argparse
@@ -195,7 +197,7 @@ async def one(client, n, messages, tokens, stream):
             await read_stream(client, n, messages, tokens, end)
         else:
             raw = await client.chat.completions.with_raw_response.create(
-                model=CHAT, messages=messages, max_tokens=tokens)
+                model=client.model, messages=messages, max_tokens=tokens)
             end["endpoint"] = raw.headers.get(ENDPOINT)
             answer = raw.parse()
             say(event="first", n=n, endpoint=end["endpoint"])
@@ -215,7 +217,7 @@ async def one(client, n, messages, tokens, stream):
 
 async def read_stream(client, n, messages, tokens, end):
     raw = await client.chat.completions.with_raw_response.create(
-        model=CHAT, messages=messages, max_tokens=tokens, stream=True, stream_options={"include_usage": True})
+        model=client.model, messages=messages, max_tokens=tokens, stream=True, stream_options={"include_usage": True})
     end["endpoint"] = raw.headers.get(ENDPOINT)
     finished = False
     async for chunk in raw.parse():
@@ -238,7 +240,9 @@ def until_stdin_ends(loop, stop):
 
 
 def new_client(args):
-    return openai.AsyncOpenAI(base_url=args.url + "/v1", api_key="none", max_retries=0, timeout=args.timeout)
+    client = openai.AsyncOpenAI(base_url=args.url + "/v1", api_key="none", max_retries=0, timeout=args.timeout)
+    client.model = args.model  # that one() asks for
+    return client
 
 
 async def load(args):
@@ -299,8 +303,48 @@ async def prefix(args):
     await asyncio.gather(*(worker() for _ in range(args.concurrency)))
 
 
+def prompts(rng, count):
+    """Makes up kinds of prompts: (kind, model, messages, cache_salt). What is sent gets its answer appended."""
+    preambles = [prose(rng, rng.randrange(60, 500)) for _ in range(5)]
+    talks, sent = [], []
+    for _ in range(count):
+        kind = rng.choices(["shared", "talk", "repeat", "adapter", "salt", "alone"], [6, 6, 2, 3, 3, 2])[0]
+        model, salt = CHAT, None
+        if kind == "talk" and len(talks) >= 4:
+            model, messages, salt = talks.pop(rng.randrange(len(talks)))
+            messages.append({"role": "user", "content": prose(rng, rng.randrange(10, 60))})
+        elif kind == "repeat" and sent:
+            model, messages, salt = rng.choice(sent[-8:])
+            messages = list(messages)
+        else:
+            begin = prose(rng, 120) if kind == "alone" else rng.choice(preambles)
+            if kind == "adapter":
+                model = rng.choice(["lora-a", "lora-b"])
+            if kind == "salt":
+                salt = rng.choice(["north", "south"])
+            messages = [{"role": "system", "content": begin}, {"role": "user", "content": prose(rng, rng.randrange(5, 90))}]
+        sent.append((model, list(messages), salt))
+        yield kind, model, messages, salt
+        if len(messages) < 10:  # the answer has been appended
+            talks.append((model, messages, salt))
+
+
+def exact(args):
+    client = openai.OpenAI(base_url=args.url + "/v1", api_key="none", max_retries=0, timeout=args.timeout)
+    for n, (kind, model, messages, salt) in enumerate(prompts(random.Random(args.seed), args.requests)):
+        name = f"exact-{args.seed}-{n}"
+        raw = client.chat.completions.with_raw_response.create(
+            model=model, messages=messages, max_tokens=args.tokens, extra_headers={"x-request-id": name},
+            extra_body={"cache_salt": salt} if salt else None)
+        answer = raw.parse()
+        usage = answer.usage
+        say(event="end", outcome="ok", kind=kind, n=n, request_id=name, endpoint=raw.headers.get(ENDPOINT), model=model,
+            prompt_tokens=usage.prompt_tokens, cached_tokens=usage.prompt_tokens_details.cached_tokens)
+        messages.append({"role": "assistant", "content": answer.choices[0].message.content})
+
+
 def arguments():
-    commands = {"calls": calls, "load": load, "stream": stream, "abort": abort, "prefix": prefix}
+    commands = {"calls": calls, "load": load, "stream": stream, "abort": abort, "prefix": prefix, "exact": exact}
     parser = argparse.ArgumentParser()
     parser.add_argument("command", choices=commands)
     parser.add_argument("url")
@@ -311,6 +355,7 @@ def arguments():
     parser.add_argument("--words", type=int, default=20, help="length of the prompt, or of a preamble")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=60)
+    parser.add_argument("--model", default=CHAT, help="to ask load, stream and prefix for")
     parser.add_argument("--preambles", type=int, default=6)
     parser.add_argument("--conversations", type=int, default=3, help="for each preamble")
     parser.add_argument("--turns", type=int, default=3, help="of each conversation")

@@ -2,13 +2,16 @@
 // behind it and the openai Python client in front of it, everything on the
 // loopback, nothing mocked.
 //
-// It holds tests only, under the build tag e2e, because they need Python 3.11 and
-// take minutes where the other tests take seconds:
+// It holds tests only, under build tags, because they need Python 3.11 and take minutes
+// where the other tests take seconds: e2e for llama.cpp, vllm for two real vLLM servers
+// on CPU (keep to `make test-vllm`: the first run installs 6 GB), peers for the comparison
+// with other routers before simulated servers (`make bench-peers`).
 //
 //	go test -tags e2e ./e2e/
 //	go test -tags e2e ./e2e/ -run TestKilledEndpoint -v
+//	go test -tags vllm ./e2e/ -run TestVLLM/SharedPrefixes -v
 //
-// The Python side (client.py, engine.py) tells what it saw as JSON lines and
-// judges nothing; every expectation is written in Go. The engines' own counters,
+// The Python side (client.py, engine.py, vllm_engine.py) tells what it saw as JSON lines
+// and judges nothing; every expectation is written in Go. The engines' own counters,
 // not the gateway's, decide what an engine did.
 package e2e

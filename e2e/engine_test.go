@@ -13,6 +13,14 @@ import (
 	"time"
 )
 
+// raceDetector says whether the gateway is built with it.
+const raceDetector = true
+
+// needed is what the tests with llama.cpp need of Python.
+func needed() packages {
+	return packages{name: "e2e", requirements: "requirements.txt", size: "170 MB", modules: []string{"openai", "xllamacpp"}}
+}
+
 // engine is one running llama.cpp server.
 type engine struct {
 	*process

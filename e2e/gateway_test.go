@@ -1,13 +1,16 @@
-//go:build e2e && unix
+//go:build (e2e || vllm) && unix
 
 package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -107,4 +110,35 @@ func (g *gateway) stop(t *testing.T) {
 	if t.Failed() {
 		t.Logf("the gateway's last lines:\n%s", g.tail(60))
 	}
+}
+
+// holding tells whether one line after the first n contains every part, whatever
+// the case of its letters.
+func (l *lines) holding(n int, parts ...string) bool {
+	for _, line := range l.since(n) {
+		found := 0
+		for _, part := range parts {
+			if strings.Contains(strings.ToLower(line), strings.ToLower(part)) {
+				found++
+			}
+		}
+		if found == len(parts) {
+			return true
+		}
+	}
+	return false
+}
+
+// exitCode waits for the end and returns the code, or -1 when a signal ended it.
+func (p *process) exitCode(t *testing.T, within time.Duration) int {
+	t.Helper()
+	eventually(t, p.name+" to exit", within, func() bool { return !p.running() })
+	var exit *exec.ExitError
+	if errors.As(p.err, &exit) {
+		return exit.ExitCode()
+	}
+	if p.err != nil {
+		t.Fatalf("cannot wait for %s: %v", p.name, p.err)
+	}
+	return 0
 }

@@ -1,4 +1,4 @@
-//go:build e2e && unix
+//go:build (e2e || vllm || peers) && unix
 
 package e2e
 
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	folder, err := os.MkdirTemp("", "sluice-e2e-")
 	if err == nil {
 		err = errors.Join(provide(binaryVariable, func() (string, error) { return buildGateway(folder) }),
-			provide(pythonVariable, preparePython))
+			provide(pythonVariable, func() (string, error) { return preparePython(needed()) }))
 	}
 	code := 1
 	if err != nil {
@@ -48,15 +48,15 @@ func provide(variable string, build func() (string, error)) error {
 	return os.Setenv(variable, value)
 }
 
-// buildGateway builds the command with the race detector, so that every request
-// of these tests also looks for data races.
+// buildGateway builds the command; with the race detector, every request of these
+// tests also looks for data races.
 func buildGateway(folder string) (string, error) {
 	binary := filepath.Join(folder, "sluice")
-	fmt.Fprintln(os.Stderr, "e2e: building ./cmd/sluice with the race detector")
-	build := exec.Command("go", "build", "-race", "-o", binary, "./cmd/sluice")
+	fmt.Fprintf(os.Stderr, "e2e: building ./cmd/sluice, race detector %v\n", raceDetector)
+	build := exec.Command("go", "build", fmt.Sprintf("-race=%v", raceDetector), "-o", binary, "./cmd/sluice")
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("cannot build ./cmd/sluice with -race (it needs cgo and a C compiler): %w\n%s", err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("cannot build ./cmd/sluice (the race detector needs cgo and a C compiler): %w\n%s", err, strings.TrimSpace(string(out)))
 	}
 	return binary, nil
 }

@@ -10,7 +10,8 @@ The weights mean nothing. What the tests need from the model is a shape:
   likely outputs, so that max_tokens alone says how long an answer is.
 
 The file is committed; run this again only to change it. Everything comes from
-fixed seeds and from testdata/words.txt, so two runs give the same bytes.
+fixed seeds and from testdata/words.txt, so two runs give the same bytes. The tokenizer
+is the one of vocabulary.py.
 
     python3 -m venv V && V/bin/pip install gguf==0.19.0 tokenizers==0.23.3 numpy==2.4.6
     V/bin/python e2e/mkmodel.py
@@ -21,48 +22,13 @@ import pathlib
 
 import gguf
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+import vocabulary
+from vocabulary import SEED, SPECIAL
 
 HERE = pathlib.Path(__file__).resolve().parent
-SEED = 20
-VOCABULARY = 2048
 CONTEXT = 8192
 WIDTH, INNER, LAYERS, HEADS, KV_HEADS = 32, 64, 48, 2, 1
-SPECIAL = ["<unk>", "<s>", "</s>", "<|start|>", "<|end|>"]
-
-# The generation prompt is a prefix of what the answer becomes in the next turn,
-# so a conversation that goes on extends its own prompt and nothing else.
-CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
-    "<|start|>{{ message.role }}: {{ message.content }}<|end|>"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}<|start|>assistant: {%- endif -%}"
-)
-
-
-def sentences(words, count):
-    """Made-up prose: the words in a fixed pseudo-random order, some capitalised."""
-    rng = np.random.default_rng(SEED)
-    for _ in range(count):
-        picked = [words[i] for i in rng.integers(0, len(words), size=rng.integers(6, 16))]
-        yield " ".join(picked).capitalize() + ". " + "0123456789 {}[]()\"':;,!?-\n"
-
-
-def train_tokenizer(words):
-    """A byte-level BPE vocabulary and its merges, as the GGUF format wants them."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=SPECIAL,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(sentences(words, 12000), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    tokens = [token for token, _ in sorted(model["vocab"].items(), key=lambda item: item[1])]
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    return tokens, merges
 
 
 def printable(token):
@@ -80,7 +46,7 @@ def write_tokenizer(writer, tokens, merges):
     writer.add_bos_token_id(SPECIAL.index("<s>"))
     writer.add_eos_token_id(SPECIAL.index("</s>"))
     writer.add_add_bos_token(False)
-    writer.add_chat_template(CHAT_TEMPLATE)
+    writer.add_chat_template(vocabulary.CHAT_TEMPLATE)
 
 
 def write_tensors(writer, tokens):
@@ -112,8 +78,7 @@ def write_tensors(writer, tokens):
 
 
 def main():
-    words = (HERE / "testdata" / "words.txt").read_text().split()
-    tokens, merges = train_tokenizer(words)
+    tokens, merges = vocabulary.tokens_and_merges()
     path = HERE / "testdata" / "tiny.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")

@@ -1,11 +1,10 @@
-//go:build e2e && unix
+//go:build (e2e || vllm || peers) && unix
 
 package e2e
 
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"os/exec"
 	"strconv"
@@ -59,24 +58,7 @@ func (l *lines) since(n int) []string {
 	return append([]string(nil), l.all[n:]...)
 }
 
-// holding tells whether one line after the first n contains every part, whatever
-// the case of its letters.
-func (l *lines) holding(n int, parts ...string) bool {
-	for _, line := range l.since(n) {
-		found := 0
-		for _, part := range parts {
-			if strings.Contains(strings.ToLower(line), strings.ToLower(part)) {
-				found++
-			}
-		}
-		if found == len(parts) {
-			return true
-		}
-	}
-	return false
-}
-
-// process is a child of the test with all its output kept, line by line.
+// process is a child of the test, with what it starts itself in a group of its own, and with all its output kept, line by line.
 type process struct {
 	name   string
 	cmd    *exec.Cmd
@@ -89,10 +71,11 @@ type process struct {
 
 // start runs a program. A watcher holds the read end of a pipe of which the test
 // has the other: when the test process dies, however it dies, the pipe ends and
-// the watcher kills the program, even a stopped one.
+// the watcher kills the program and what that started, even stopped ones.
 func start(t *testing.T, name, program string, args ...string) *process {
 	t.Helper()
 	p := &process{name: name, cmd: exec.Command(program, args...), exited: make(chan struct{})}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
@@ -129,7 +112,8 @@ func start(t *testing.T, name, program string, args ...string) *process {
 // watch starts the watcher of a process; the function returned ends it.
 func watch(t *testing.T, pid int) (unwatch func()) {
 	t.Helper()
-	watcher := exec.Command("sh", "-c", `cat >/dev/null; kill -KILL "$0" 2>/dev/null`, strconv.Itoa(pid))
+	watcher := exec.Command("sh", "-c", `cat >/dev/null; kill -KILL "-$0" 2>/dev/null`, strconv.Itoa(pid))
+	watcher.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // or what ends the test at the terminal ends the watcher, too
 	held, err := watcher.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -152,9 +136,9 @@ func collect(r io.Reader, into *lines) {
 	}
 }
 
-// signal sends a signal; a process that is gone already takes none.
+// signal sends a signal to the process and what it started; those that are gone already take none.
 func (p *process) signal(s syscall.Signal) {
-	_ = p.cmd.Process.Signal(s)
+	_ = syscall.Kill(-p.cmd.Process.Pid, s)
 }
 
 // running tells whether the process has not ended.
@@ -165,20 +149,6 @@ func (p *process) running() bool {
 	default:
 		return true
 	}
-}
-
-// exitCode waits for the end and returns the code, or -1 when a signal ended it.
-func (p *process) exitCode(t *testing.T, within time.Duration) int {
-	t.Helper()
-	eventually(t, p.name+" to exit", within, func() bool { return !p.running() })
-	var exit *exec.ExitError
-	if errors.As(p.err, &exit) {
-		return exit.ExitCode()
-	}
-	if p.err != nil {
-		t.Fatalf("cannot wait for %s: %v", p.name, p.err)
-	}
-	return 0
 }
 
 // tail returns the last lines of standard error, to go with a failure.

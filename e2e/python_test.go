@@ -1,4 +1,4 @@
-//go:build e2e && unix
+//go:build (e2e || vllm || peers) && unix
 
 package e2e
 
@@ -15,11 +15,25 @@ import (
 	"syscall"
 )
 
-// preparePython returns the interpreter of a virtual environment with what
-// requirements.txt pins, making it on the first run. It lives in the user's cache,
+// packages are what an environment holds, and how it comes there.
+type packages struct {
+	name         string                                  // of the environment
+	requirements string                                  // file that pins them
+	size         string                                  // for whoever waits
+	modules      []string                                // that must be found there
+	install      func(python, requirements string) error // nil means pip
+}
+
+// pip installs the file's packages.
+func pip(python, requirements string) error {
+	return narrate(python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-r", requirements)
+}
+
+// preparePython returns the interpreter of a virtual environment with what the file of
+// requirements pins, making it on the first run. It lives in the user's cache,
 // not in the checkout, so that a fresh clone finds what was fetched before.
-func preparePython() (string, error) {
-	requirements, err := filepath.Abs("requirements.txt")
+func preparePython(p packages) (string, error) {
+	requirements, err := filepath.Abs(p.requirements)
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +50,7 @@ func preparePython() (string, error) {
 		return "", err
 	}
 	key := sha256.Sum256(fmt.Appendf(nil, "%s %s %s/%s\n%s", base, version, runtime.GOOS, runtime.GOARCH, pins))
-	environment := filepath.Join(cache, fmt.Sprintf("e2e-%x", key[:8]))
+	environment := filepath.Join(cache, fmt.Sprintf("%s-%x", p.name, key[:8]))
 
 	unlock, err := lock(environment + ".lock")
 	if err != nil {
@@ -44,31 +58,67 @@ func preparePython() (string, error) {
 	}
 	defer unlock()
 	python := filepath.Join(environment, "bin", "python")
-	if _, err := os.Stat(python); err == nil {
-		return python, nil
+	_, err = os.Stat(python)
+	if err == nil {
+		if err = holdsPins(python, requirements); err == nil {
+			return python, nil
+		}
+		fmt.Fprintf(os.Stderr, "e2e: the Python environment %s is damaged and is made again: %v\n", environment, err)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("cannot use the Python environment %q; delete it: %w", environment, err)
 	}
-	return python, makeEnvironment(base, environment, requirements)
+	return python, p.makeEnvironment(base, environment, requirements)
+}
+
+// holdsPins tells what an environment lacks of the file's packages. It looks at what is
+// noted of each and at whether its files are there, not into them.
+func holdsPins(python, requirements string) error {
+	out, err := exec.Command(python, "-c", `
+import importlib.metadata as m, sys
+for line in open(sys.argv[1]):
+    name, pinned, version = line.split("#")[0].strip().partition("==")
+    if not pinned:
+        continue
+    try:
+        found = m.distribution(name)
+    except m.PackageNotFoundError:
+        sys.exit(f"{name} is missing")
+    if found.version != version:
+        sys.exit(f"{name} is {found.version}, not {version}")
+    files = found.files or []
+    if not files or not all(f.locate().exists() for f in files[:: max(1, len(files) // 20)] if f.suffix != ".pyc" and ".." not in f.parts):
+        sys.exit(f"{name} has lost files")
+`, requirements).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s (%w)", strings.TrimSpace(string(out)), err)
+	}
+	return nil
 }
 
 // makeEnvironment builds beside its final name and renames at the end, so a run
 // that dies half-way leaves nothing that looks complete. The interpreter survives
 // a rename; console scripts wouldn't, and none is used.
-func makeEnvironment(base, environment, requirements string) error {
+func (p *packages) makeEnvironment(base, environment, requirements string) error {
 	started := environment + ".new"
 	if err := os.RemoveAll(started); err != nil {
 		return fmt.Errorf("cannot clear %q: %w", started, err)
 	}
-	fmt.Fprintf(os.Stderr, "e2e: making the Python environment %s (once, about 170 MB)\n", environment)
+	fmt.Fprintf(os.Stderr, "e2e: making the Python environment %s (once, about %s)\n", environment, p.size)
 	if err := narrate(base, "-m", "venv", started); err != nil {
 		return fmt.Errorf("cannot make a virtual environment with %q; install Python's venv module (on Debian the package python3-venv): %w", base, err)
 	}
 	python := filepath.Join(started, "bin", "python")
-	if err := narrate(python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-r", requirements); err != nil {
-		return fmt.Errorf("cannot install %q; is the package index reachable?: %w", requirements, err)
+	install := pip
+	if p.install != nil {
+		install = p.install
 	}
-	if err := narrate(python, "-c", "import openai, xllamacpp"); err != nil {
+	if err := install(python, requirements); err != nil {
+		return fmt.Errorf("cannot install %q; is the package index reachable, and is there room for %s?: %w", requirements, p.size, err)
+	}
+	if err := holdsPins(python, requirements); err != nil {
+		return fmt.Errorf("cannot use what was installed from %q: %w", requirements, err)
+	}
+	if err := narrate(python, "-c", "import "+strings.Join(p.modules, ", ")); err != nil {
 		return fmt.Errorf("cannot import the installed packages of %q: %w", requirements, err)
 	}
 	if err := errors.Join(os.RemoveAll(environment), os.Rename(started, environment)); err != nil {

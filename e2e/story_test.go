@@ -1,4 +1,4 @@
-//go:build e2e && unix
+//go:build (e2e || vllm) && unix
 
 package e2e
 
@@ -37,6 +37,10 @@ type event struct {
 	Message string `json:"message"`
 
 	RetryAfter string `json:"retry_after"` // the header of a refusal
+
+	Kind         string `json:"kind"` // of prompt, for `exact`
+	PromptTokens int    `json:"prompt_tokens"`
+	CachedTokens int    `json:"cached_tokens"` // that the engine says it found in its cache
 }
 
 // story is a running client.py and what it has told.
