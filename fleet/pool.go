@@ -136,6 +136,20 @@ func (p *Pool) SetEndpoints(endpoints []Endpoint) {
 
 // place is SetEndpoints for callers that look at the models themselves; it reports whether an endpoint has left.
 func (p *Pool) place(endpoints []Endpoint) (left bool) {
+	gone := p.swap(endpoints)
+	for _, ep := range gone {
+		ep.ledger.Close() // while picks go on: a cache has ten thousands of blocks
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ep := range gone {
+		p.spare = append(p.spare, ep.slot)
+	}
+	return len(gone) > 0
+}
+
+// swap puts these endpoints in place of those there are, and returns those that have left. Their slots are not free yet.
+func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	keep := make(map[string]*endpoint, len(endpoints))
@@ -156,16 +170,15 @@ func (p *Pool) place(endpoints []Endpoint) (left bool) {
 	for name, ep := range p.by {
 		if keep[name] == nil {
 			p.index.Clear(ep.slot)
-			ep.ledger.Close()
-			p.spare = append(p.spare, ep.slot)
-			ep.row, left = -1, true
+			gone = append(gone, ep)
+			ep.row = -1
 			ep.moveByteless()
 		}
 	}
 	p.rows, p.by = rows, keep
 	p.regroup()
 	p.rebuild()
-	return left
+	return gone
 }
 
 func (p *Pool) newEndpoint(e Endpoint) *endpoint {
@@ -242,6 +255,8 @@ func (ep *endpoint) moveByteless() {
 // Observe takes a reading of one endpoint. at is when the scrape was sent, so that what was sent to the endpoint later
 // is known not to be in it. Unknown names are ignored: the endpoint has left.
 func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []string) {
+	var lost *prefix.Ledger
+	defer func() { lost.Doubt() }() // once the pool is unlocked
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ep := p.by[name]
@@ -250,7 +265,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	}
 	if restarted(&ep.reading, &r) {
 		p.index.Clear(ep.slot)
-		ep.ledger.Doubt()
+		lost = ep.ledger
 		ep.uses.restart()
 	}
 	p.learnFromEngine(ep, &r)
@@ -345,6 +360,8 @@ func set(names []string) map[string]bool {
 // ObserveFailure takes the news that an endpoint gave no reading, with the reason in words. One that was asked and
 // whose answer was no good is stale until there is a reading: traffic goes there if there is nowhere better.
 func (p *Pool) ObserveFailure(name string, f Failure, why string) {
+	var lost *prefix.Ledger
+	defer func() { lost.Doubt() }() // once the pool is unlocked
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ep := p.by[name]
@@ -356,7 +373,7 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 	case Unreachable:
 		if ep.down == "" {
 			p.index.Clear(ep.slot) // it comes back, if it does, with an empty cache
-			ep.ledger.Doubt()
+			lost = ep.ledger
 			ep.uses.restart()
 		}
 		ep.down, ep.stalled = cmp.Or(why, "unreachable"), false

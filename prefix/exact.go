@@ -84,8 +84,9 @@ type Ledger struct {
 	following Following
 	class     *class
 	tokens    int // that its cache has room for, 0 when unknown
-	// held is how many tokens it holds, -1 when that isn't known.
-	held atomic.Int64
+	// held is how many tokens it holds, if known.
+	held  atomic.Int64
+	known atomic.Bool
 	// stored are its blocks by the engine's own hash.
 	stored map[uint64]stored
 	onGPU  int // copies
@@ -114,7 +115,6 @@ func (x *Exact) Open(slot int) *Ledger {
 		old.close()
 	}
 	l := &Ledger{x: x, slot: slot, stored: make(map[uint64]stored)}
-	l.held.Store(-1)
 	x.ledgers[slot] = l
 	return l
 }
@@ -150,8 +150,8 @@ func (l *Ledger) close() {
 	if l.closed {
 		return
 	}
-	l.follow(NotFollowed)
 	l.closed = true
+	l.follow(NotFollowed)
 	l.x.ledgers[l.slot] = nil
 }
 
@@ -165,7 +165,11 @@ func (l *Ledger) Follow(f Following) {
 }
 
 // Doubt says that the endpoint may have restarted unnoticed by those who follow its events: what it holds is forgotten.
+// Of a nil ledger nothing is.
 func (l *Ledger) Doubt() {
+	if l == nil {
+		return
+	}
 	l.x.mu.Lock()
 	defer l.x.mu.Unlock()
 	if !l.closed && l.following != NotFollowed {
@@ -173,45 +177,53 @@ func (l *Ledger) Doubt() {
 	}
 }
 
+// follow makes the endpoint one that is guessed, forgets what it holds, and then lets what is known of its events count.
 func (l *Ledger) follow(f Following) {
-	x := l.x
-	l.forget(f == FollowedFromNow)
 	if l.following != NotFollowed {
-		x.following--
+		l.x.following--
 	}
 	if f != NotFollowed {
-		x.following++
+		l.x.following++
 	}
 	l.following = f
-	l.held.Store(-1)
-	if f != NotFollowed && l.class != nil {
-		l.held.Store(0)
-	}
-	w, bit := l.slot>>6, uint64(1)<<(l.slot&63)
-	x.complete[w] &^= bit
-	if f == FollowedFromEmpty {
-		x.complete[w] |= bit
-	}
-	if l.class != nil {
-		l.class.slots[w] &^= bit
-		if f != NotFollowed {
-			l.class.slots[w] |= bit
-		}
-	}
+	l.count(false)
+	l.forget(f == FollowedFromNow)
+	l.count(l.following != NotFollowed)
 }
 
-// forget lets the endpoint hold nothing; names keeps what its blocks' hashes stand for.
+// count lets the ledger count in look-ups, or not.
+func (l *Ledger) count(yes bool) {
+	w, bit := l.slot>>6, uint64(1)<<(l.slot&63)
+	l.x.complete[w] &^= bit
+	if l.following == FollowedFromEmpty {
+		l.x.complete[w] |= bit
+	}
+	if l.class == nil {
+		return
+	}
+	l.class.slots[w] &^= bit
+	if yes {
+		l.class.slots[w] |= bit
+	}
+	l.known.Store(yes)
+}
+
+// forget lets the endpoint hold nothing; names keeps what its blocks' hashes stand for. It lets go of the lock now and
+// then: a cache has ten thousands of blocks, and picks wait.
 func (l *Ledger) forget(names bool) {
+	n := 0
 	for hash, s := range l.stored {
 		l.lose(s)
-		if names {
-			s.gpu, s.host = 0, false
+		l.onGPU -= int(s.gpu)
+		if s.gpu, s.host = 0, false; names {
 			l.stored[hash] = s
+		} else {
+			delete(l.stored, hash)
 		}
-	}
-	l.onGPU = 0
-	if !names {
-		clear(l.stored)
+		if n++; n%chunk == 0 {
+			l.x.mu.Unlock()
+			l.x.mu.Lock()
+		}
 	}
 }
 
@@ -369,12 +381,12 @@ func (l *Ledger) join(size int, m Medium) bool {
 		x.classes = append(x.classes, &class{size: size, salt: mix(uint64(size)), slots: make([]uint64, x.words)})
 	}
 	if l.class != nil {
+		l.count(false)
 		l.forget(false)
-		l.class.slots[l.slot>>6] &^= uint64(1) << (l.slot & 63)
 	}
 	l.class = x.classes[i]
-	l.follow(l.following)
-	return true
+	l.count(l.following != NotFollowed)
+	return !l.closed && l.following != NotFollowed
 }
 
 // parent finds the key before an event's first block: among the endpoint's own blocks, in prompts whose hashes were computed, or
@@ -457,8 +469,10 @@ func (l *Ledger) remove(hash uint64, m Medium) {
 
 // Tokens is how many tokens the endpoint holds; false when its events do not tell. It takes no lock.
 func (l *Ledger) Tokens() (tokens int, ok bool) {
-	tokens = int(l.held.Load())
-	return max(tokens, 0), tokens >= 0
+	if !l.known.Load() {
+		return 0, false
+	}
+	return int(l.held.Load()), true
 }
 
 // hold sets the slot's bit for a key.

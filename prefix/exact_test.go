@@ -1,6 +1,7 @@
 package prefix
 
 import (
+	"sync"
 	"testing"
 )
 
@@ -142,5 +143,49 @@ func TestNonsenseChangesNothing(t *testing.T) {
 	l.Follow(FollowedFromNow)
 	if len(x.entries) != 0 || x.following != 0 {
 		t.Errorf("closed, it holds %d keys", len(x.entries))
+	}
+}
+
+// Ledgers are fed, doubted, resized and closed by several goroutines while others look up; what is left is sound.
+func TestLedgersFromManyGoroutines(t *testing.T) {
+	x := new(Exact)
+	ledgers := []*Ledger{x.Open(0), x.Open(1)}
+	for _, l := range ledgers {
+		l.Follow(FollowedFromEmpty)
+	}
+	var all sync.WaitGroup
+	for g := range 6 {
+		all.Go(func() {
+			guess, p := new(Index), conversation(uint32(g%3), 4000)
+			guess.Resize(1, 100)
+			for i := range 40 {
+				l := ledgers[(g+i)%2]
+				switch (g + i) % 7 {
+				case 0:
+					l.Follow(Following(i % 3))
+				case 1:
+					l.Doubt()
+				case 2:
+					l.Resize(2000 * (i % 4))
+				case 3:
+					x.Learn(p)
+				case 4:
+					e := eventOf(p, 16)
+					l.Apply([]Event{{Kind: Removed, Hashes: e.Hashes[50:]}})
+				default:
+					l.Apply([]Event{eventOf(p, 16)})
+				}
+				matchExact(x, guess, 2, p)
+			}
+		})
+	}
+	all.Wait()
+	h := life{t: t, x: x}
+	h.sound()
+	for _, l := range ledgers {
+		l.Close()
+	}
+	if len(x.entries) != 0 || x.following != 0 {
+		t.Errorf("all closed: %d keys are held, %d are followed", len(x.entries), x.following)
 	}
 }
