@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// scorers says where a document keeps the weight of each scorer: a row for every one of route.ScorerNames.
+// scorers says where a document keeps the weight of each scorer: a row for every one of route.ScorerNames but
+// sessionAffinity, whose weight a GatewayPolicy has.
 var scorers = []struct {
 	name   string
 	weight func(*v1alpha1.Weights) **int32
@@ -29,8 +30,8 @@ var scorers = []struct {
 	{route.ScorerPredictedLatency, func(w *v1alpha1.Weights) **int32 { return &w.PredictedLatency }},
 }
 
-// Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of Endpoints, in any
-// order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
+// Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of Endpoints and
+// GatewayPolicies, in any order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
 func Parse(docs []byte, name string) (*Config, error) {
 	b := builder{config: &Config{Source: name}}
 	b.docs = read(docs)
@@ -59,6 +60,8 @@ type builder struct {
 	others     []*document // further InferenceGatewayConfigs
 	lists      []*v1alpha1.Endpoints
 	listDocs   []*document
+	policies   []*v1alpha1.GatewayPolicy // with their defaults
+	policyDocs []*document
 
 	chosen map[entry]bool // entries that some scheduler selected
 }
@@ -95,6 +98,8 @@ func (b *builder) take(d *document) {
 		d.add(validateEndpoints(e)...)
 		b.lists = append(b.lists, e)
 		b.listDocs = append(b.listDocs, d)
+	case v1alpha1.GatewayPolicyKind:
+		b.takePolicy(d)
 	}
 }
 
@@ -113,6 +118,7 @@ func (b *builder) pair() {
 		names[name] = d.number
 	}
 	twice(b.listDocs, b.lists)
+	b.pairPolicies()
 	if b.gateway == nil && len(b.faults()) == 0 {
 		b.loose = append(b.loose, Fault{Text: "no document of kind InferenceGatewayConfig: it says which models there are and where they run"})
 	}
@@ -168,6 +174,7 @@ func (b *builder) pool(i int) Pool {
 	if p.Weights != nil && !slices.ContainsFunc(slices.Collect(maps.Values(p.Weights)), func(w float64) bool { return w > 0 }) {
 		b.warn(b.gatewayDoc.ref(), at(i).Child("weights"), "", "every weight is 0, so endpoints are picked by chance: give one a weight, or remove weights to route by latency")
 	}
+	b.sessions(&p)
 	b.choose(i, &p)
 	return p
 }

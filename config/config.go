@@ -57,6 +57,8 @@ type Pool struct {
 	// Weights by scorer name, all of them of route.ScorerNames; nil asks for the latency profile. A scorer that isn't
 	// there has no weight.
 	Weights map[string]float64
+	// Session says how sessions are told; nil: they are not.
+	Session *Session
 	// ConfigMap names the picker configuration that the document asks for. It is never read here; where it is set, a
 	// fatal notice says so.
 	ConfigMap string

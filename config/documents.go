@@ -22,6 +22,7 @@ import (
 var kinds = []struct{ kind, apiVersion string }{
 	{v1alpha1.InferenceGatewayConfigKind, v1alpha1.InferenceGroup + "/" + v1alpha1.Version},
 	{v1alpha1.EndpointsKind, v1alpha1.GatewayGroup + "/" + v1alpha1.Version},
+	{v1alpha1.GatewayPolicyKind, v1alpha1.GatewayGroup + "/" + v1alpha1.Version},
 }
 
 func knownKinds() string {
@@ -29,7 +30,7 @@ func knownKinds() string {
 	for _, k := range kinds {
 		s = append(s, fmt.Sprintf("%s of %s", k.kind, k.apiVersion))
 	}
-	return "known kinds are " + strings.Join(s, " and ")
+	return "known kinds are " + strings.Join(s[:len(s)-1], ", ") + " and " + s[len(s)-1]
 }
 
 // chunk is the text of one document and the line of the file it begins on.

@@ -98,6 +98,9 @@ func (p *page) pool(x *Pool) {
 	}
 	p.item("endpoints", endpointLines(x.Endpoints)...)
 	p.item("routing", routing(x)...)
+	if x.Session != nil {
+		p.item("sessions", sessionSentence(x.Session))
+	}
 	p.item("time limit", timeLimit(x))
 	if x.AppProtocol == H2C {
 		p.item("protocol", "HTTP/2 without TLS")

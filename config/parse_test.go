@@ -99,6 +99,7 @@ func TestEveryScorerHasItsField(t *testing.T) {
 			t.Errorf("got %s, %v, want %s", text, err, want)
 		}
 	}
+	names = append(names, route.ScorerSessionAffinity) // a GatewayPolicy has it
 	want := route.ScorerNames()
 	slices.Sort(names)
 	slices.Sort(want)
@@ -316,6 +317,8 @@ func written(t *testing.T, text string) []byte {
 		switch d.kind {
 		case v1alpha1.EndpointsKind:
 			add(decode[v1alpha1.Endpoints](d))
+		case v1alpha1.GatewayPolicyKind:
+			add(decode[v1alpha1.GatewayPolicy](d))
 		default:
 			add(decode[v1alpha1.InferenceGatewayConfig](d))
 		}

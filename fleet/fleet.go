@@ -230,6 +230,8 @@ type PoolConfig struct {
 	StaleAfter time.Duration
 	// StallAfter is how long an endpoint with requests in flight may show no progress; 0 means DefaultStallAfter.
 	StallAfter time.Duration
+	// Session says what sessions are worth; nil means nothing.
+	Session *SessionConfig
 	// Endpoints are the resolved addresses.
 	Endpoints []Endpoint
 	// Engine is the engine that the configuration expects, empty for any.

@@ -24,6 +24,8 @@ type Request struct {
 	MaxOutput int
 	// Streamed says that the first body byte is the first token. In an answer that comes whole it is the last.
 	Streamed bool
+	// Session identifies the client's session by a hash, 0 for none.
+	Session uint64
 	// Tried names endpoints that failed this request before.
 	Tried []string
 	// Suspect says that an endpoint has failed while it served this request. A second one that does proves nothing: it
@@ -109,6 +111,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 		p.rents.pay(p.rentKey, now.Seconds(), c.Missed, c.Copied)
 	}
 	l := p.reserve(now.Seconds(), r, int(c.Endpoint))
+	p.remember(now.Seconds(), cfg, r.Session, l.Endpoint.Name)
 	l.Reason = cfg.Profile.Reason(v, c.Decision)
 	p.tellSent(l, r, &c)
 	return l, c
@@ -139,6 +142,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	p.gatherMatch(now, r)
 	p.gatherAdapters(now, r.Adapter)
 	p.gatherSteps(now)
+	p.gatherSession(now, cfg, r.Session)
 	for i, ep := range p.rows {
 		v.Tried[i] = len(r.Tried) > 0 && slices.Contains(r.Tried, ep.Name)
 		v.Errors[i], v.LastByte[i] = float32(ep.errorShare(now)), time.Duration(ep.lastByte.Load()).Seconds()

@@ -49,6 +49,7 @@ type Pool struct {
 	kinds    []kind
 	means    means
 	loads    loads
+	sessions sessions
 
 	ids   uint64 // the latest lease's
 	tell  func(n *Note)

@@ -30,10 +30,11 @@ type call struct {
 
 	options map[string]bool // headers that the client's Connection names
 
-	pool  *fleet.Pool
-	model string // the name asked for, empty when none was given
-	label string // model, if it is one that the fleet knows
-	want  fleet.Request
+	pool   *fleet.Pool
+	model  string // the name asked for, empty when none was given
+	label  string // model, if it is one that the fleet knows
+	want   fleet.Request
+	cookie *http.Cookie // that the answer sets
 
 	body    *openai.Body
 	unread  bool // the client may be sending a body that nobody wants any longer
@@ -218,6 +219,7 @@ func (c *call) understand() *openai.Error {
 		c.want.MaxOutput = 1 // nothing is generated token by token
 	}
 	c.want.Record = c.set.Record != nil && c.set.Sample != nil && c.set.Sample(c.id)
+	c.session()
 	c.pin(h)
 	return nil
 }

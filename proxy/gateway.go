@@ -15,6 +15,7 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
+	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -50,6 +51,8 @@ type Options struct {
 	IdleTimeout time.Duration
 	// RouteTimeouts bound whole requests by the name of the pool; none for pools that are missing or have 0.
 	RouteTimeouts map[string]time.Duration
+	// Sessions says where sessions are told, by the name of the pool; none for pools that are missing.
+	Sessions map[string]SessionSource
 	// MaxAttempts bounds how many endpoints a request is sent to. Default 5.
 	MaxAttempts int
 
@@ -113,8 +116,10 @@ type Gateway struct {
 	settings   atomic.Pointer[settings]
 	transports transports
 	stored     stored
-	late       lateList
-	said       throttle
+	// sessionSeed makes hashes of session ids that nobody outside can aim at.
+	sessionSeed maphash.Seed
+	late        lateList
+	said        throttle
 
 	draining atomic.Bool
 	cut      context.Context
@@ -129,7 +134,7 @@ type Gateway struct {
 // New makes a gateway to the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics
 // are registered with reg, which must not hold another Gateway's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Gateway {
-	g := &Gateway{fleet: f, now: now, log: log}
+	g := &Gateway{fleet: f, now: now, log: log, sessionSeed: maphash.MakeSeed()}
 	g.scratches.New = func() any { return new(openai.Scratch) }
 	g.readers.New = func() any { return openai.NewUsageReader(false) }
 	g.pieces.New = func() any { return newBuffer(pieceSize) }

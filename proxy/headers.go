@@ -199,6 +199,9 @@ func (c *call) answerHeader(a *attempt) {
 			out[headerReason] = []string{a.lease.Reason}
 		}
 	}
+	if c.cookie != nil {
+		out["Set-Cookie"] = append(slices.Clip(out["Set-Cookie"]), c.cookie.String())
+	}
 	for name := range a.resp.Trailer {
 		if !passes(name) {
 			continue

@@ -165,9 +165,7 @@ func (p *Profile) pick(v *View, d *Decision) {
 			next, second = h, int32(i)
 		}
 	}
-	if second >= 0 && v.crowded(chosen, second) {
-		chosen = second
-	}
+	chosen = v.settle(chosen, second, sign, limit)
 	d.Verdict, d.Endpoint, d.Total = Send, chosen, v.total[chosen]
 	if p.Copies {
 		d.Missed = v.missed(d.Total)
@@ -180,6 +178,18 @@ func (p *Profile) pick(v *View, d *Decision) {
 			k++
 		}
 	}
+}
+
+// settle chooses among near ties, of which the hash puts first before second: a session stays at its endpoint, and a new
+// beginning avoids one that is crowded.
+func (v *View) settle(first, second int32, sign, limit float32) int32 {
+	if home := v.Home - 1; home >= 0 && int(home) < len(v.keep) && v.SessionMS > 0 && v.keep[home] && sign*v.total[home] <= limit {
+		return home
+	}
+	if second >= 0 && v.crowded(first, second) {
+		return second
+	}
+	return first
 }
 
 // crowded reports that a prompt of which nobody holds anything is better put where the hash comes second: the first holds clearly more already. Of two

@@ -27,6 +27,7 @@ func Latency() *Profile {
 			{Name: "kvWait", Weight: 1, Score: kvWaitMS},
 			{Name: "adapter", Weight: 1, Score: adapterMS},
 			{Name: "decode", Weight: 1, Score: decodeMS},
+			{Name: "session", Weight: 1, Score: sessionMS, Rare: true},
 			{Name: "errors", Weight: 1, Score: errorsMS, Rare: true},
 		},
 	}

@@ -65,6 +65,7 @@ func wildView(seed uint64, bad ...float32) *View {
 	if r.IntN(10) == 0 {
 		v.HeadSince, v.StepEnd, v.LastCold, v.EjectedUntil, v.Adapters, v.Tried = nil, nil, nil, nil, nil, nil
 	}
+	v.Home, v.SessionMS = int32(r.IntN(n+1)), 50
 	if r.IntN(2) == 0 {
 		v.Request.Affinity = 0
 	}
@@ -189,6 +190,11 @@ func permuted(v *View, seed uint64) *View {
 	}
 	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil, &w.LastByte} {
 		*c = reorder(*c, order)
+	}
+	for to, from := range order {
+		if int(v.Home) == from+1 {
+			w.Home = int32(to + 1)
+		}
 	}
 	w.Adapters, w.Tried = reorder(w.Adapters, order), reorder(w.Tried, order)
 	return &w

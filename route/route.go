@@ -214,6 +214,10 @@ type View struct {
 	LoadEnd []float64 `json:"loadEnd,omitempty"`
 	// AdapterLoad is how long loading one takes, in milliseconds; 0 means not known.
 	AdapterLoad float32 `json:"adapterLoad,omitempty"`
+	// Home is the row of the endpoint that the request's session is at, plus 1; 0 means none. SessionMS is what leaving it
+	// costs, in milliseconds.
+	Home      int32   `json:"home,omitempty"`
+	SessionMS float32 `json:"sessionMs,omitempty"`
 	// Tried marks endpoints that failed this request before.
 	Tried []bool `json:"tried"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.

@@ -15,6 +15,7 @@ const (
 	ScorerRunningRequests  = "runningRequests"
 	ScorerLRU              = "lru"
 	ScorerPredictedLatency = "predictedLatency"
+	ScorerSessionAffinity  = "sessionAffinity"
 )
 
 // scorers is the table of scorers that a weights profile can name: a new scorer is a function, a row here, and a script
@@ -28,6 +29,7 @@ func scorers() []Term {
 		{Name: ScorerRunningRequests, Score: scoreRunning, Absent: 1},
 		{Name: ScorerLRU, Score: scoreLRU, Absent: .5},
 		{Name: ScorerPredictedLatency, Score: scorePredictedLatency, Absent: 1},
+		{Name: ScorerSessionAffinity, Score: scoreSession},
 	}
 }
 

@@ -145,7 +145,7 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	v := &s.view
 	v.Request = Request{Model: "m", PromptTokens: 1000, OutputTokens: 200, UnitTokens: 64}
-	v.Seed, v.Turn, v.Alone, v.Busy = 1, 0, 0, 0
+	v.Seed, v.Turn, v.Alone, v.Busy, v.Home = 1, 0, 0, 0, 0
 	profile, n := "latency", 6
 	var weights map[string]float64
 	for _, arg := range d.CmdArgs {
@@ -195,6 +195,8 @@ func (s *script) setting(t *testing.T, key string, x float64, n *int) {
 		r.Missed = float32(x)
 	case "busy":
 		s.view.Busy = float32(x)
+	case "home":
+		s.view.Home, s.view.SessionMS = int32(x), 50
 	case "alone":
 		s.view.Alone = float32(x)
 	case "seed":

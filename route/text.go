@@ -383,6 +383,9 @@ func (t *explainer) tie() {
 	if t.v.Request.Affinity != 0 {
 		by = "by rendezvous of the request's prefix: whoever sees the same chooses the same, so the prefix stays in one place"
 	}
+	if home := t.v.Home - 1; t.v.SessionMS > 0 && home == t.Decision.Endpoint {
+		by = "by the request's session, which stays where it is"
+	}
 	t.line("Near tie: %d endpoints are within %s. It was settled %s.", t.Decision.Near, width, by)
 }
 

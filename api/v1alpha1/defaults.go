@@ -47,6 +47,21 @@ func (s *Scheduler) Default() {
 	}
 }
 
+// Default sets what a policy left out and that has a default.
+func (p *GatewayPolicy) Default() {
+	if t := &p.Spec.TargetRef; t.Group == "" {
+		t.Group = InferenceGroup
+	}
+	if t := &p.Spec.TargetRef; t.Kind == "" {
+		t.Kind = InferenceGatewayConfigKind
+	}
+	if s := p.Spec.SessionAffinity; s != nil {
+		setDefault(&s.CostMilliseconds, DefaultSessionCost)
+		setDefault(&s.Weight, DefaultSessionWeight)
+		setDefault(&s.TTL, DefaultSessionTTL.String())
+	}
+}
+
 func setDefault[T any](field **T, value T) {
 	if *field == nil {
 		*field = &value

@@ -1,12 +1,15 @@
 // Package v1alpha1 holds the Go types of the documents that Sluice reads: InferenceGatewayConfig (group
-// inference.sagemaker.aws.amazon.com), which says which models there are and how each is routed, and Endpoints (group
-// gateway.sluice.dev), which lists model servers where there are no pods to select.
+// inference.sagemaker.aws.amazon.com), which says which models there are and how each is routed, Endpoints (group
+// gateway.sluice.dev), which lists model servers where there are no pods to select, and GatewayPolicy (the same group),
+// which asks what the first has no fields for.
 //
 // The types carry field names, defaults and bounds, and nothing that acts: package config reads documents into them,
 // validates them and turns them into what a process runs. Bounds stand on the fields as kubebuilder markers, rules over
 // several fields as CEL markers with the very sentences a user sees, so that a custom resource definition made from
 // these types refuses what package config refuses.
 package v1alpha1
+
+import "time"
 
 // Groups, version and kinds: the words of apiVersion and kind.
 const (
@@ -19,6 +22,8 @@ const (
 
 	// InferenceGatewayConfigKind is the kind of the gateway document.
 	InferenceGatewayConfigKind = "InferenceGatewayConfig"
+	// GatewayPolicyKind is the kind of the document with what a gateway is asked besides.
+	GatewayPolicyKind = "GatewayPolicy"
 	// EndpointsKind is the kind of the document that lists endpoints by address.
 	EndpointsKind = "Endpoints"
 )
@@ -36,6 +41,11 @@ const (
 	DefaultKVReplayPort int32 = 5558
 	// MaxRanks bounds the data-parallel ranks at one address.
 	MaxRanks int32 = 1024
+	// DefaultSessionCost, in milliseconds, and DefaultSessionWeight are what leaving a session's endpoint costs, and
+	// DefaultSessionTTL is how long a session is remembered.
+	DefaultSessionCost         = 50
+	DefaultSessionWeight int32 = 3
+	DefaultSessionTTL          = 10 * time.Minute
 	// DefaultPickerConfigKey is the key read from the ConfigMap of configMapRef.
 	DefaultPickerConfigKey = "default-plugins.yaml"
 	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a weights block that is there but does
@@ -49,6 +59,12 @@ const (
 const (
 	// MaxRequestBodyBytes is both the default and the ceiling of spec.bbr.maxRequestBodyBytes.
 	MaxRequestBodyBytes int64 = 268435456
+	// MaxSessionName is the longest name of a header or cookie with a session's id, in characters.
+	MaxSessionName = 64
+	// MaxSessionCost is the most that leaving a session's endpoint may cost, in milliseconds, MaxSessionWeight its greatest
+	// weight.
+	MaxSessionCost   int32 = 600_000
+	MaxSessionWeight int32 = 1_000_000
 	// MaxSchedulers is the most entries spec.schedulers may have.
 	MaxSchedulers = 100
 	// MaxSchedulerName is the longest scheduler name, in characters.
@@ -82,6 +98,8 @@ const (
 	MessageLRUNeedsLLMD = "weights.lru is only supported when scheduler is llm-d"
 	// MessageAudiencesOrClaims is said of a JWT provider that would let any token in.
 	MessageAudiencesOrClaims = "at least one of audiences or requiredClaims must be set"
+	// MessageHeaderOrCookie is said of a sessionAffinity by which no session could be told.
+	MessageHeaderOrCookie = "at least one of header or cookie must be set"
 	// MessageAPIKeySource is said of an apiKey with no source, or with two.
 	MessageAPIKeySource = "exactly one of env or file must be set"
 )

@@ -11,7 +11,7 @@ import (
 // documents are checked by.
 func TestMarkersAgree(t *testing.T) {
 	var text string
-	for _, name := range []string{"inferencegatewayconfig.go", "endpoints.go"} {
+	for _, name := range []string{"inferencegatewayconfig.go", "endpoints.go", "gatewaypolicy.go"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -39,6 +39,9 @@ func TestMarkersAgree(t *testing.T) {
 		"default=" + n(int64(DefaultKVCacheWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tKVCache",
 		"default=" + n(int64(DefaultPrefixWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tPrefix",
 		`default="` + DefaultPickerConfigKey + `"`,
+		`message="` + MessageHeaderOrCookie + `"`,
+		"default=" + n(DefaultSessionCost), "Maximum=" + n(int64(MaxSessionCost)), "default=" + n(int64(DefaultSessionWeight)),
+		"Maximum=" + n(int64(MaxSessionWeight)), "MaxLength=" + n(MaxSessionName), `default="10m"`,
 	} {
 		if !strings.Contains(text, marker) {
 			t.Errorf("got no marker %q", marker)

@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/peer"
@@ -34,6 +35,8 @@ type serveOptions struct {
 	source
 	listen, admin  string
 	profile        string
+	sessionHeader  string
+	sessionCookie  string
 	scrapeInterval time.Duration
 	staleAfter     time.Duration
 	stallAfter     time.Duration
@@ -295,6 +298,7 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 	}
 	o.HideEndpoint = !s.o.reveal
 	o.RouteTimeouts = p.timeouts
+	o.Sessions = p.sessions
 	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
 	o.Record = s.recorder.add
 	o.Ended = s.ended
@@ -460,6 +464,11 @@ func (o *serveOptions) check() error {
 	}
 	if !(o.recordShare >= 0 && o.recordShare <= 1) {
 		faults = append(faults, fmt.Errorf("cannot use --record-share %v: it is a share, 0 to 1", o.recordShare))
+	}
+	for _, n := range []struct{ flag, name string }{{"session-header", o.sessionHeader}, {"session-cookie", o.sessionCookie}} {
+		if err := config.CheckSessionName(n.name); n.name != "" && err != nil {
+			faults = append(faults, fmt.Errorf("cannot use --%s %q: it %w", n.flag, n.name, err))
+		}
 	}
 	if o.proxy.MaxAttempts < 1 {
 		faults = append(faults, fmt.Errorf("cannot use --max-attempts %d: it must be 1 or more", o.proxy.MaxAttempts))
