@@ -257,7 +257,7 @@ func (c *call) conclude(p *copier, err error) {
 	}
 	if p.usage != nil {
 		_ = p.usage.Close()
-		c.bookUsage(p.usage, &o)
+		c.bookUsage(p.usage, &o, a.lease.Cached)
 		c.g.readers.Put(p.usage)
 	}
 	a.end(o)
@@ -307,8 +307,8 @@ func (c *call) breakError(why cause, what string) *openai.Error {
 	return openai.UpstreamFailed.Errorf("the endpoint broke %s off: %s", what, c.trouble.said)
 }
 
-// bookUsage counts the tokens that the engine reported.
-func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome) {
+// bookUsage counts the tokens that the engine reported, and beside those from its cache how many were expected to be.
+func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome, expected int) {
 	usage := u.Usage()
 	o.PromptTokens, o.OutputTokens = usage.PromptTokens, usage.OutputTokens
 	if !usage.Seen {
@@ -317,5 +317,5 @@ func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome) {
 		return
 	}
 	c.ended.PromptTokens, c.ended.CachedTokens, c.ended.OutputTokens = usage.PromptTokens, usage.CachedTokens, usage.OutputTokens
-	c.g.metrics.tokens.add(c.pool.Name(), c.label, usage)
+	c.g.metrics.tokens.add(c.pool.Name(), c.label, usage, expected)
 }

@@ -240,6 +240,7 @@ func TestEveryMetricMoves(t *testing.T) {
 		`sluice_decision_seconds{` + pool + `}`:                                   1,
 		`sluice_prompt_tokens_total{model="m",` + pool + `}`:                      15,
 		`sluice_cached_prompt_tokens_total{model="m",` + pool + `}`:               8,
+		`sluice_expected_cached_prompt_tokens_total{model="m",` + pool + `}`:      0,
 		`sluice_output_tokens_total{model="m",` + pool + `}`:                      4,
 		`sluice_moves_total{` + pool + `,reason="status"}`:                        1,
 		`sluice_in_flight{` + pool + `}`:                                          0,

@@ -65,6 +65,8 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 		tokens: &tokens{fleet: g.fleet, seen: make(map[tokenLabels]bool),
 			prompt: counter("prompt_tokens_total", "Prompt tokens that engines reported, cached ones included.", labelPool, labelModel),
 			cached: counter("cached_prompt_tokens_total", "Prompt tokens that engines reported as taken from cache.", labelPool, labelModel),
+			expected: counter("expected_cached_prompt_tokens_total", "Prompt tokens that were expected to be taken from cache where the requests went of which engines reported tokens.",
+				labelPool, labelModel),
 			output: counter("output_tokens_total", "Output tokens that engines reported.", labelPool, labelModel)},
 		moves:     counter("moves_total", "Requests taken from one endpoint to another before the first body byte, by reason.", labelPool, labelReason),
 		aborts:    counter("client_aborts_total", "Requests whose client left before the end of the answer.", labelPool, labelOperation),
@@ -150,8 +152,8 @@ func (m *metrics) leave(pool string) {
 // tokens counts what engines report, by the name that was asked for. It is a collector of its own because adapters are
 // loaded and unloaded without the front door being told: a scrape forgets names that the fleet no longer knows.
 type tokens struct {
-	fleet                  *fleet.Fleet
-	prompt, cached, output *prometheus.CounterVec
+	fleet                            *fleet.Fleet
+	prompt, cached, expected, output *prometheus.CounterVec
 
 	mu   sync.Mutex
 	seen map[tokenLabels]bool // those that have series
@@ -159,12 +161,13 @@ type tokens struct {
 
 type tokenLabels struct{ pool, model string }
 
-func (t *tokens) add(pool, model string, u openai.Usage) {
+func (t *tokens) add(pool, model string, u openai.Usage, expected int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.seen[tokenLabels{pool, model}] = true
 	t.prompt.WithLabelValues(pool, model).Add(float64(u.PromptTokens))
 	t.cached.WithLabelValues(pool, model).Add(float64(u.CachedTokens))
+	t.expected.WithLabelValues(pool, model).Add(float64(expected))
 	t.output.WithLabelValues(pool, model).Add(float64(u.OutputTokens))
 }
 
@@ -172,6 +175,7 @@ func (t *tokens) add(pool, model string, u openai.Usage) {
 func (t *tokens) Describe(out chan<- *prometheus.Desc) {
 	t.prompt.Describe(out)
 	t.cached.Describe(out)
+	t.expected.Describe(out)
 	t.output.Describe(out)
 }
 
@@ -192,12 +196,13 @@ func (t *tokens) Collect(out chan<- prometheus.Metric) {
 			continue
 		}
 		delete(t.seen, l)
-		for _, v := range []*prometheus.CounterVec{t.prompt, t.cached, t.output} {
+		for _, v := range []*prometheus.CounterVec{t.prompt, t.cached, t.expected, t.output} {
 			v.DeleteLabelValues(l.pool, l.model)
 		}
 	}
 	t.prompt.Collect(out)
 	t.cached.Collect(out)
+	t.expected.Collect(out)
 	t.output.Collect(out)
 }
 
