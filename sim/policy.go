@@ -69,6 +69,7 @@ const (
 	endRefused
 	endBroken
 	endMoved
+	endFailed   // an answer with status 500
 	endRejected // the engine would never take it: an answer with status 400, which is the client's
 )
 
@@ -181,7 +182,7 @@ func (p *production) done(now time.Duration, f *flight, how ending) {
 	switch how {
 	case endRefused:
 		o = fleet.Outcome{Ending: fleet.Refused}
-	case endBroken:
+	case endBroken, endFailed:
 		o = fleet.Outcome{Ending: fleet.Failed}
 	case endMoved:
 		o = fleet.Outcome{Ending: fleet.Moved}

@@ -57,6 +57,8 @@ const (
 	Blind
 	// Sighted ends Blind.
 	Sighted
+	// Failing answers so large a share of the requests as Value with an error at once; 0 ends it.
+	Failing
 )
 
 // Fault is something that happens to one engine.
@@ -82,6 +84,7 @@ type world struct {
 	spare    []*flight
 	after    map[int][]int // requests by the one they follow
 	todo     map[int]func()
+	failing  []float64 // the share of requests that each engine fails
 	mail     []letters // by gateway
 	shared   sharing
 	result   Result
@@ -113,7 +116,7 @@ func Run(o Options) *Result { return newWorld(&o).run() }
 
 func newWorld(o *Options) *world {
 	w := &world{o: o, rng: rand.New(rand.NewPCG(o.Seed, 3)), due: make([]time.Duration, len(o.Engines)),
-		after: make(map[int][]int), shared: newSharing(o.Requests)}
+		after: make(map[int][]int), shared: newSharing(o.Requests), failing: make([]float64, len(o.Engines))}
 	for _, cfg := range o.Engines {
 		w.engines = append(w.engines, NewEngine(cfg))
 	}
@@ -272,6 +275,11 @@ func (w *world) send(f *flight) {
 			return
 		}
 		e := w.engines[f.endpoint]
+		if share := w.failing[f.endpoint]; share > 0 && w.rng.Float64() < share {
+			w.end(f, true)
+			w.tell(f, endFailed)
+			return
+		}
 		if e.Submit(w.now, s) {
 			w.schedule(f.endpoint)
 			return
@@ -422,6 +430,8 @@ func (w *world) fault(x *Fault) {
 		e.Freeze(w.now, x.Kind == Frozen)
 	case Blind, Sighted:
 		e.SetBlind(x.Kind == Blind)
+	case Failing:
+		w.failing[x.Endpoint] = x.Value
 	case Crashed:
 		lost := e.Crash()
 		if x.Value > 0 {
