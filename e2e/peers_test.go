@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -38,12 +37,12 @@ type peersRow struct {
 
 func peersRows() []peersRow {
 	return []peersRow{
-		{"mixed", "2×L40S + 2×A10G, 8B: prompts of 600 tokens, answers of 200, nothing shared", []string{"l8-l40s=2", "l8-a10g=2"},
-			[]string{"--workload", "mixed", "--rate", "4"}},
 		{"prefixes", "4×A10G, 8B: 60 shared beginnings of 2k tokens, answers of 75", []string{"l8-a10g=4"},
 			[]string{"--workload", "prefixes", "--rate", "4", "--size", ".5"}},
 		{"agents", "4×A10G, 8B: sessions of 12 turns after 750 tokens of system prompt, answers of 25", []string{"l8-a10g=4"},
 			[]string{"--workload", "agents", "--rate", ".7", "--size", ".25"}},
+		{"mixed", "2×L40S + 2×A10G, 8B: prompts of 300 tokens, answers of 100, nothing shared", []string{"l8-l40s=2", "l8-a10g=2"},
+			[]string{"--workload", "mixed", "--rate", "6", "--size", ".5"}},
 	}
 }
 
@@ -124,7 +123,7 @@ func TestPeers(t *testing.T) {
 }
 
 func comparePeers(t *testing.T, row peersRow) {
-	length, rounds := variable(peersFor, "20s"), variable(peersRounds, "4")
+	length, rounds := variable(peersFor, "30s"), variable(peersRounds, "3")
 	args := append([]string{"bench", "--live", "--model", chatName, "--for", length, "--seeds", rounds, "--limit-tpot", "100ms"}, row.traffic...)
 	var gateways, fleets []*process
 	for _, p := range peers() {
@@ -141,16 +140,15 @@ func comparePeers(t *testing.T, row peersRow) {
 		args = append(args, "--target", p.name+"=http://"+loopback(ports[0]))
 	}
 	began, busy, routers, engines := time.Now(), machineTime(t), cpuOf(t, gateways), sum(cpuOf(t, fleets))
-	bench := exec.Command(os.Getenv(binaryVariable), args...)
-	bench.Stderr = os.Stderr
-	table, err := bench.Output()
-	if err != nil {
-		t.Fatalf("cannot compare: %v", err)
+	bench := start(t, "bench", os.Getenv(binaryVariable), args...)
+	eventuallyEvery(t, time.Second, "the bench to end", time.Hour, func() bool { return !bench.running() })
+	if bench.err != nil {
+		t.Fatalf("cannot compare: %v\n%s", bench.err, bench.tail(10))
 	}
-	t.Logf("%s\n%s", row.says, table)
+	t.Logf("%s\n%s", row.says, strings.Join(bench.stdout.since(0), "\n"))
 	took := time.Since(began).Seconds()
 	busy, engines = machineTime(t)-busy, sum(cpuOf(t, fleets))-engines
-	clients := (bench.ProcessState.UserTime() + bench.ProcessState.SystemTime()).Seconds()
+	clients := (bench.cmd.ProcessState.UserTime() + bench.cmd.ProcessState.SystemTime()).Seconds()
 	others := busy - engines - clients
 	var used strings.Builder
 	for i, after := range cpuOf(t, gateways) {

