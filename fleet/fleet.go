@@ -98,6 +98,7 @@ type Fleet struct {
 	// fallback gets what names no known model; nil for none.
 	fallback *Pool
 	tell     func(pool string, n *Note)
+	stored   stored
 	table    atomic.Pointer[table]
 }
 

@@ -1,8 +1,6 @@
 package fleet
 
-import (
-	"time"
-)
+import "time"
 
 // Replicas of a gateway that share nothing but the endpoints decide worse than one: none knows what the others sent in
 // this moment, nor which prefixes they brought where. So a pool can tell what it sends, what begins and what ends, in
@@ -46,6 +44,8 @@ type Note struct {
 	PromptBytes    int
 	Streamed, Cold bool
 	Adapter        string
+	// Loads says that the endpoint has to load the adapter first, Alone that it has nothing else to do.
+	Loads, Alone bool
 	// Begun says of a NoteOpen that the request has had its first byte, Prefilled that it is past its prompt.
 	Begun, Prefilled bool
 	// BegunAt is when that was.
@@ -88,7 +88,7 @@ func (p *Pool) tellSent(l *Lease, r *Request, c *Choice) {
 	if p.tell == nil {
 		return
 	}
-	p.note = Note{Kind: NoteSent, Blocks: r.Blocks, Ends: r.Ends, UnitBytes: r.UnitBytes, Adapter: r.Adapter,
+	p.note = Note{Kind: NoteSent, Blocks: r.Blocks, Ends: r.Ends, UnitBytes: r.UnitBytes,
 		MissedKey: p.rentKey, Missed: c.Missed, Copied: c.Copied}
 	p.describe(l)
 	p.tell(&p.note)
@@ -98,7 +98,7 @@ func (p *Pool) tellSent(l *Lease, r *Request, c *Choice) {
 func (p *Pool) describe(l *Lease) {
 	n := &p.note
 	n.At, n.ID, n.Endpoint, n.Uncached, n.Held = duration(l.sent), l.id, l.Endpoint.Name, l.uncached, l.held
-	n.PromptBytes, n.Streamed, n.Cold = l.promptSize, l.streamed, l.cold
+	n.PromptBytes, n.Streamed, n.Cold, n.Adapter, n.Loads, n.Alone = l.promptSize, l.streamed, l.cold, l.adapter, l.loads, l.alone
 }
 
 // tellOf tells that something happened to a lease.
@@ -209,6 +209,9 @@ func (p *Pool) hearSent(h *heard, n *Note) {
 		return
 	}
 	ep, at := l.ep, l.sent
+	if n.Loads {
+		ep.loadEnd = max(ep.loadEnd, at) + p.loads.mean()
+	}
 	if n.Cold {
 		ep.lastCold = max(ep.lastCold, at)
 		if ep.row >= 0 {
@@ -247,7 +250,7 @@ func (p *Pool) shadow(h *heard, n *Note) *Lease {
 		return nil
 	}
 	l := &Lease{pool: p, ep: ep, sent: n.At.Seconds(), promptSize: n.PromptBytes, uncached: whole(sane(n.Uncached)), held: whole(sane(n.Held)),
-		streamed: n.Streamed, queued: true, heard: true}
+		streamed: n.Streamed, loads: n.Loads, alone: n.Alone, queued: true, heard: true}
 	h.open[n.ID] = l
 	ep.heard++
 	l.takeAdapter(n.Adapter)
@@ -317,6 +320,7 @@ func (f *Fleet) share(p *Pool) {
 
 // Hear takes over what a peer told of the pool of that name; where there is none, it is ignored.
 func (f *Fleet) Hear(peer, pool string, notes []Note) {
+	f.hearStored(pool, notes)
 	for _, p := range f.Pools() {
 		if p.name == pool {
 			p.Hear(peer, notes)

@@ -26,6 +26,8 @@ type Request struct {
 	Streamed bool
 	// Session identifies the client's session by a hash, 0 for none.
 	Session uint64
+	// Holder names the endpoint that keeps the response that the request continues or is about, empty for none.
+	Holder string
 	// Tried names endpoints that failed this request before.
 	Tried []string
 	// Suspect says that an endpoint has failed while it served this request. A second one that does proves nothing: it
@@ -129,7 +131,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	if r.MaxOutput > 0 {
 		output = min(output, float32(r.MaxOutput))
 	}
-	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, UnitTokens: unitTokens,
+	v.Request = route.Request{Model: r.Model, Adapter: r.Adapter, Holder: r.Holder, UnitTokens: unitTokens,
 		PromptTokens: max(float32(float64(r.PromptBytes)/p.means.bytesPerToken()), 1), OutputTokens: output}
 	if r.UnitBytes > 0 && r.UnitBytes != p.unitBytes {
 		p.measureIn(r.UnitBytes)

@@ -264,6 +264,8 @@ type Note struct {
 	PromptTokens   uint64                 `protobuf:"varint,22,opt,name=prompt_tokens,json=promptTokens,proto3" json:"prompt_tokens,omitempty"`
 	OutputTokens   uint64                 `protobuf:"varint,23,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
 	Response       string                 `protobuf:"bytes,24,opt,name=response,proto3" json:"response,omitempty"`
+	Loads          bool                   `protobuf:"varint,25,opt,name=loads,proto3" json:"loads,omitempty"`
+	Alone          bool                   `protobuf:"varint,26,opt,name=alone,proto3" json:"alone,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -466,6 +468,20 @@ func (x *Note) GetResponse() string {
 	return ""
 }
 
+func (x *Note) GetLoads() bool {
+	if x != nil {
+		return x.Loads
+	}
+	return false
+}
+
+func (x *Note) GetAlone() bool {
+	if x != nil {
+		return x.Alone
+	}
+	return false
+}
+
 var File_peer_peer_proto protoreflect.FileDescriptor
 
 const file_peer_peer_proto_rawDesc = "" +
@@ -486,7 +502,7 @@ const file_peer_peer_proto_rawDesc = "" +
 	"\x05Heard\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sluice.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
-	"\x06recall\x18\x03 \x01(\bR\x06recall\"\x90\x05\n" +
+	"\x06recall\x18\x03 \x01(\bR\x06recall\"\xbc\x05\n" +
 	"\x04Note\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\rR\x04pool\x12\x1a\n" +
@@ -515,7 +531,9 @@ const file_peer_peer_proto_rawDesc = "" +
 	"\bfinished\x18\x15 \x01(\bR\bfinished\x12#\n" +
 	"\rprompt_tokens\x18\x16 \x01(\x04R\fpromptTokens\x12#\n" +
 	"\routput_tokens\x18\x17 \x01(\x04R\foutputTokens\x12\x1a\n" +
-	"\bresponse\x18\x18 \x01(\tR\bresponse2B\n" +
+	"\bresponse\x18\x18 \x01(\tR\bresponse\x12\x14\n" +
+	"\x05loads\x18\x19 \x01(\bR\x05loads\x12\x14\n" +
+	"\x05alone\x18\x1a \x01(\bR\x05alone2B\n" +
 	"\aSharing\x127\n" +
 	"\x04Tell\x12\x14.sluice.peer.v1.Told\x1a\x15.sluice.peer.v1.Heard(\x010\x01B'Z%github.com/sluice-gateway/sluice/peerb\x06proto3"
 

@@ -470,7 +470,8 @@ func TestNotesSurviveTheWire(t *testing.T) {
 	const now = 10 * time.Second
 	want := fleet.Note{Kind: fleet.NoteOpen, At: 9 * time.Second, ID: 7, Endpoint: "e", Uncached: 3, Held: 4, PromptBytes: 5, Streamed: true, Cold: true,
 		Adapter: "a", Begun: true, Prefilled: true, BegunAt: 9500 * time.Millisecond, Blocks: []uint64{1, 2}, Ends: []int32{1, 3}, UnitBytes: 256,
-		MissedKey: 9, Missed: 1.5, Copied: true, Response: "resp_1", Outcome: fleet.Outcome{Ending: fleet.Aborted}}
+		MissedKey: 9, Missed: 1.5, Copied: true, Response: "resp_1",
+		Loads: true, Alone: true, Outcome: fleet.Outcome{Ending: fleet.Aborted}}
 	ended := fleet.Note{Kind: fleet.NoteEnded, At: now, ID: 7, BegunAt: now - 5*time.Second, Outcome: fleet.Outcome{PromptTokens: 10, OutputTokens: 20}}
 	b := newBatch(1, now)
 	b.add("m", &want)

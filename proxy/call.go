@@ -74,7 +74,7 @@ func (c *call) serve() {
 	}
 	c.g.metrics.enter(c.pool.Name())
 	c.counted = true
-	lease := c.first()
+	lease := c.pick()
 	c.g.metrics.decision.WithLabelValues(c.pool.Name()).Observe((c.g.now() - began).Seconds())
 	if lease == nil {
 		e := openai.NoEndpoint.Errorf("no endpoint of pool %q is ready; try again, or see which are, and why others are not, "+
@@ -201,8 +201,8 @@ func (c *call) understand() *openai.Error {
 	if c.model == "" {
 		c.model = c.r.Header.Get(headerModel)
 	}
-	h := c.holder(&req)
-	target, e := c.target(h)
+	keeps, endpoint := c.holder(&req)
+	target, e := c.target(keeps)
 	if e != nil {
 		return e
 	}
@@ -220,7 +220,9 @@ func (c *call) understand() *openai.Error {
 	}
 	c.want.Record = c.set.Record != nil && c.set.Sample != nil && c.set.Sample(c.id)
 	c.session()
-	c.pin(h)
+	if keeps == c.pool {
+		c.want.Holder = endpoint
+	}
 	return nil
 }
 
@@ -232,12 +234,12 @@ func promptBytes(r *openai.Request) int {
 	return int(r.PromptBytes - r.MediaBytes + min(r.MediaBytes, mediaBytes))
 }
 
-// target finds the pool: the one that holds the response that the request is about, if there is one, else that for the
-// model.
-func (c *call) target(h holder) (fleet.Target, *openai.Error) {
+// target finds the pool: the one that keeps the response that the request is about, if there is one, else that for the
+// model. A request that only continues a response names a model, and the pool goes by that.
+func (c *call) target(keeps *fleet.Pool) (fleet.Target, *openai.Error) {
 	f := c.g.fleet
-	if p := c.holding(h); p != nil {
-		return fleet.Target{Pool: p}, nil
+	if keeps != nil && c.path.Stateful {
+		return fleet.Target{Pool: keeps}, nil
 	}
 	target, ok := f.Lookup(c.model)
 	if ok {
@@ -265,19 +267,6 @@ func (c *call) target(h holder) (fleet.Target, *openai.Error) {
 	}
 	f.Miss()
 	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %.100q; GET /v1/models lists what is served", c.model)
-}
-
-// first picks for the first attempt: the endpoint that holds the response the request is about, if that is known, else
-// the best.
-func (c *call) first() *fleet.Lease {
-	if len(c.want.Tried) > 0 {
-		lease := c.pick()
-		c.want.Tried = nil
-		if lease != nil {
-			return lease
-		}
-	}
-	return c.pick()
 }
 
 // pick has an endpoint chosen and the request counted there; nil when none is left. It may be called by the watcher of

@@ -115,7 +115,6 @@ type Gateway struct {
 	metrics    *metrics
 	settings   atomic.Pointer[settings]
 	transports transports
-	stored     stored
 	// sessionSeed makes hashes of session ids that nobody outside can aim at.
 	sessionSeed maphash.Seed
 	late        lateList
@@ -140,7 +139,6 @@ func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.D
 	g.pieces.New = func() any { return newBuffer(pieceSize) }
 	g.lines.New = func() any { return newBuffer(lineSize) }
 	g.cut, g.cutOff = context.WithCancel(context.Background())
-	g.stored.holders = make(map[string]holder)
 	g.Apply(o)
 	g.metrics = newMetrics(reg, g)
 	g.metrics.prune(f)

@@ -149,17 +149,6 @@ func TestStoredResponsesOfTwoPools(t *testing.T) {
 	r.do(r.request(http.MethodGet, "/v1/responses/resp_1", "")).wantError(t, 400, "invalid_request") // its pool is gone
 }
 
-func TestStoredResponsesAreBounded(t *testing.T) {
-	s := stored{holders: make(map[string]holder)}
-	here := holder{"pool", "e"}
-	for i := range maxStored + 10 {
-		s.put(fmt.Sprint(i), here)
-	}
-	if len(s.holders) != maxStored || s.get("9") != (holder{}) || s.get("10") != here || s.get(fmt.Sprint(maxStored+9)) != here {
-		t.Errorf("got %d remembered and %q for the tenth, want %d and the oldest forgotten", len(s.holders), s.get("9"), maxStored)
-	}
-}
-
 func FuzzResponseID(f *testing.F) {
 	f.Add([]byte(`{"id":"resp_1","object":"response"}`))
 	f.Add([]byte("event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\": \"resp_ab\"}}\n\n"))

@@ -17,6 +17,7 @@ func filters() []Filter {
 		{Name: "draining", Clear: clearDraining, Says: "draining"},
 		{Name: "tried", Clear: clearTried, Says: "tried already for this request"},
 		{Name: "adapter", Clear: clearAdapterMissing, Says: "does not offer the adapter"},
+		{Name: "holder", Clear: clearNotHolder, Soft: true, Says: "does not keep the response that the request continues"},
 		{Name: "stalled", Clear: clearStalled, Soft: true, Says: "has requests and makes no progress"},
 		{Name: filterStale, Clear: clearStale, Soft: true, Least: leastFresh, Says: "reading too old"},
 		{Name: "ejected", Clear: clearEjected, Soft: true, Says: "failed a moment ago"},
@@ -42,6 +43,21 @@ func clearState(keep []bool, v *View, state State) (cleared int) {
 func clearTried(keep []bool, v *View) (cleared int) {
 	for i, tried := range v.Tried {
 		if tried && keep[i] {
+			keep[i] = false
+			cleared++
+		}
+	}
+	return cleared
+}
+
+// clearNotHolder leaves out who does not keep the response that the request continues. Where the holder has left or was
+// tried, any endpoint's answer is as good: that the response is not known.
+func clearNotHolder(keep []bool, v *View) (cleared int) {
+	if v.Request.Holder == "" {
+		return 0
+	}
+	for i, name := range v.Snapshot.Names {
+		if name != v.Request.Holder && keep[i] {
 			keep[i] = false
 			cleared++
 		}

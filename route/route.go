@@ -79,6 +79,9 @@ type Request struct {
 	Missed float32 `json:"missed,omitempty"`
 	// Affinity identifies the leading blocks: requests that share a beginning share it. 0 means no prefix to share.
 	Affinity uint64 `json:"affinity,string"`
+	// Holder names the endpoint that keeps the response that the request continues, empty when it continues none, or
+	// that isn't known.
+	Holder string `json:"holder,omitempty"`
 }
 
 // State is a set of facts about an endpoint that do not depend on the request.

@@ -164,6 +164,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			}
 		case "adapter":
 			v.Request.Adapter = arg.Vals[0]
+		case "holder":
+			v.Request.Holder = arg.Vals[0]
 		default:
 			x, err := strconv.ParseFloat(arg.Vals[0], 64)
 			if err != nil {
