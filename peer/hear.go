@@ -25,7 +25,7 @@ type message struct {
 	err  error
 }
 
-// youth is how long after its start a replica asks older ones for what endpoints hold.
+// youth is how long after its start a replica asks those that connect for what endpoints hold.
 const youth = 30 * time.Second
 
 // Tell hears a peer: it is the server's side of the protocol, called by gRPC.
@@ -51,8 +51,7 @@ func (p *Peers) Tell(stream grpc.BidiStreamingServer[Told, Heard]) error {
 		p.fleet.Forget(key)
 		p.unlisten(hello.GetInstance(), h)
 	}()
-	age := time.Duration(min(own.GetAgeMicros(), uint64(maxAge.Microseconds()))) * time.Microsecond
-	if err := stream.Send(&Heard{Hello: own, Recall: age < youth && hello.GetAgeMicros() > own.GetAgeMicros()}); err != nil {
+	if err := stream.Send(&Heard{Hello: own, Recall: p.o.Now()-p.start < youth}); err != nil {
 		return err
 	}
 	p.o.Log.Info("peer is heard", "peer", h.name)

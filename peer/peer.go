@@ -167,7 +167,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 func (p *Peers) hello() *Hello {
-	return &Hello{Version: version, Instance: p.instance, Name: p.o.Name, AgeMicros: uint64((p.o.Now() - p.start).Microseconds())}
+	return &Hello{Version: version, Instance: p.instance, Name: p.o.Name}
 }
 
 // check reports whether a peer's hello is one that can be talked to.

@@ -32,9 +32,7 @@ type Hello struct {
 	// Instance is random, another one each time a process starts.
 	Instance uint64 `protobuf:"fixed64,2,opt,name=instance,proto3" json:"instance,omitempty"`
 	// Name is for people.
-	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// AgeMicros is how long the process has run.
-	AgeMicros     uint64 `protobuf:"varint,4,opt,name=age_micros,json=ageMicros,proto3" json:"age_micros,omitempty"`
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -88,13 +86,6 @@ func (x *Hello) GetName() string {
 		return x.Name
 	}
 	return ""
-}
-
-func (x *Hello) GetAgeMicros() uint64 {
-	if x != nil {
-		return x.AgeMicros
-	}
-	return 0
 }
 
 type Told struct {
@@ -486,13 +477,11 @@ var File_peer_peer_proto protoreflect.FileDescriptor
 
 const file_peer_peer_proto_rawDesc = "" +
 	"\n" +
-	"\x0fpeer/peer.proto\x12\x0esluice.peer.v1\"p\n" +
+	"\x0fpeer/peer.proto\x12\x0esluice.peer.v1\"Q\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1a\n" +
 	"\binstance\x18\x02 \x01(\x06R\binstance\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1d\n" +
-	"\n" +
-	"age_micros\x18\x04 \x01(\x04R\tageMicros\"\x9f\x01\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\x9f\x01\n" +
 	"\x04Told\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sluice.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x14\n" +
