@@ -20,9 +20,10 @@ const (
 // has lost notes, and has to recount.
 type record struct {
 	mu     sync.Mutex
-	notes  []entry
-	first  uint64 // the number of notes[0]
-	blocks int    // in notes
+	notes  []entry // a ring of keepNotes, nil with nobody to tell; note n is at n modulo its length
+	first  uint64  // the number of the oldest note
+	next   uint64  // the number of the note to come
+	blocks int     // of all notes
 	wakes  []chan struct{}
 
 	spareBlocks []uint64
@@ -42,11 +43,16 @@ func (r *record) add(pool string, n *fleet.Note) {
 	if len(r.wakes) == 0 {
 		return
 	}
-	if len(r.notes) >= keepNotes || r.blocks+len(n.Blocks) > keepBlocks {
-		r.drop(max(len(r.notes)/4, 1))
+	for r.next-r.first == keepNotes || r.first < r.next && r.blocks+len(n.Blocks) > keepBlocks {
+		oldest := &r.notes[r.first%keepNotes]
+		r.blocks -= len(oldest.note.Blocks)
+		*oldest = entry{}
+		r.first++
 	}
-	r.notes = append(r.notes, entry{pool, *n})
-	kept := &r.notes[len(r.notes)-1].note
+	e := &r.notes[r.next%keepNotes]
+	*e = entry{pool, *n}
+	r.next++
+	kept := &e.note
 	kept.Blocks, r.spareBlocks = keep(r.spareBlocks, n.Blocks)
 	kept.Ends, r.spareEnds = keep(r.spareEnds, n.Ends)
 	r.blocks += len(n.Blocks)
@@ -70,22 +76,15 @@ func keep[T any](spare, values []T) (kept, left []T) {
 	return spare[:n:n], spare[n:]
 }
 
-// drop forgets the oldest n notes.
-func (r *record) drop(n int) {
-	n = min(n, len(r.notes))
-	for i := range r.notes[:n] {
-		r.blocks -= len(r.notes[i].note.Blocks)
-	}
-	r.notes = slices.Delete(r.notes, 0, n)
-	r.first += uint64(n)
-}
-
 // join makes the record wake a teller, and returns the number of the next note.
 func (r *record) join(wake chan struct{}) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wakes = append(r.wakes, wake)
-	return r.first + uint64(len(r.notes))
+	if r.notes == nil {
+		r.notes = make([]entry, keepNotes)
+	}
+	return r.next
 }
 
 // leave ends what join began. With the last teller the notes go.
@@ -94,7 +93,7 @@ func (r *record) leave(wake chan struct{}) {
 	defer r.mu.Unlock()
 	r.wakes = slices.DeleteFunc(r.wakes, func(w chan struct{}) bool { return w == wake })
 	if len(r.wakes) == 0 {
-		r.drop(len(r.notes))
+		r.notes, r.first, r.blocks = nil, r.next, 0
 	}
 }
 
@@ -102,7 +101,7 @@ func (r *record) leave(wake chan struct{}) {
 func (r *record) end() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.first + uint64(len(r.notes))
+	return r.next
 }
 
 // read appends the notes from number at on, as many as make a batch, and returns the number of the next. lost is how many
@@ -114,13 +113,10 @@ func (r *record) read(at uint64, dst []entry) (out []entry, next uint64, lost in
 		return dst, r.first, int(r.first - at)
 	}
 	blocks := 0
-	for _, e := range r.notes[at-r.first:] {
-		if len(dst) >= batchNotes || blocks >= batchBlocks {
-			break
-		}
-		dst = append(dst, e)
+	for ; at < r.next && len(dst) < batchNotes && blocks < batchBlocks; at++ {
+		e := &r.notes[at%keepNotes]
+		dst = append(dst, *e)
 		blocks += len(e.note.Blocks)
-		at++
 	}
 	return dst, at, 0
 }
