@@ -37,6 +37,7 @@ type call struct {
 	cookie *http.Cookie // that the answer sets
 
 	body    *openai.Body
+	media   bool // the prompt holds more than text
 	unread  bool // the client may be sending a body that nobody wants any longer
 	scratch *openai.Scratch
 
@@ -83,6 +84,7 @@ func (c *call) serve() {
 		c.fail(e)
 		return
 	}
+	c.wantTokens(lease)
 	c.run(lease)
 }
 
@@ -209,6 +211,7 @@ func (c *call) understand() *openai.Error {
 	c.pool = target.Pool
 	c.want = fleet.Request{Model: c.model, Adapter: target.Adapter, PromptBytes: promptBytes(&req), MaxOutput: max(req.OutputLimit, 0),
 		Streamed: req.Stream}
+	c.media = req.MediaBytes > 0 || req.Form
 	if c.scratch != nil && req.PromptBytes > 0 {
 		c.want.Blocks, c.want.Ends = c.scratch.Blocks(c.model)
 		c.want.UnitBytes = openai.UnitBytes

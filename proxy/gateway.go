@@ -69,6 +69,10 @@ type Options struct {
 	Record func(*route.Record)
 	Sample func(id string) bool
 
+	// Prompt is given prompts that were just sent and whose tokens their pool wants to know; nil for none. It must not
+	// take long, and what comes of it concerns later requests only.
+	Prompt func(Prompt)
+
 	// Ended is told of each request at its end, once, by the goroutine that served it; nil for none. It must not take
 	// long, and is not told of requests for the gateway's own health.
 	Ended func(Ended)

@@ -16,7 +16,10 @@ func (w *worker) follow(ctx context.Context) {
 	if k.Port == 0 {
 		return
 	}
-	a := &applier{pool: w.pool, name: w.endpoint.Name, log: w.log, now: w.now, count: w.metrics.follow}
+	a := &applier{pool: w.pool, name: w.endpoint.Name, log: w.log, now: w.now, count: w.metrics.follow, known: []string{"0", prefix.DefaultVLLMSeed}}
+	if k.HashSeed != "" {
+		a.known = append(a.known, k.HashSeed)
+	}
 	f := &follower{dial: w.scraper.opts.DialContext, address: withPort(w.endpoint.Address(), k.Port+w.endpoint.Rank), topic: k.Topic, rank: -1,
 		now: w.now, event: a.event, turn: a.turn, count: w.metrics.follow}
 	if k.ReplayPort != 0 {
@@ -48,16 +51,20 @@ type applier struct {
 	now   func() time.Duration
 	count *followCounts
 	said  string
+	// known are the seeds to try.
+	known []string
 	one   [1]prefix.Event
 	// group is the cache group that counts in a hybrid model, -1 before it is known: the first of full attention. In the
 	// others a prompt can be continued only near where it ended, so that they say little of what a prefix is worth.
 	group   int
 	grouped bool
+	// seeds are those that the engine's hashes may begin with, nil once that is settled.
+	seeds []string
 }
 
 // turn tells the pool how well events are known, and says it in the log once.
 func (a *applier) turn(f prefix.Following, why string) {
-	a.grouped = false
+	a.grouped, a.seeds = false, a.known
 	a.pool.FollowEvents(a.name, f)
 	a.count.turn(a.now(), f, why)
 	words := [...]string{"prefixes are guessed: KV events can't be followed", "prefixes are exact from here on", "prefixes are exact"}[f]
@@ -89,6 +96,7 @@ func (a *applier) event(e *kvEvent) {
 	case kvOther:
 		return
 	case kvStored:
+		a.recognize(e)
 		p.Kind = prefix.Stored
 		p.Adapter, p.Extra = e.names()
 	case kvRemoved:
@@ -98,6 +106,24 @@ func (a *applier) event(e *kvEvent) {
 		a.count.turn(a.now(), prefix.FollowedFromEmpty, "")
 	}
 	a.pool.ObserveBlocks(a.name, a.one[:])
+}
+
+// recognize finds out by the first block of a prompt which seed the engine's hashes begin with, if they are vLLM's
+// sha256_cbor at all.
+func (a *applier) recognize(e *kvEvent) {
+	if a.seeds == nil || e.hasParent || e.adapted || len(e.extras) > 0 || len(e.salt) > 0 || e.blockSize < 1 || len(e.hashes) == 0 || len(e.tokens) < e.blockSize {
+		return
+	}
+	var hasher prefix.VLLMHasher
+	for _, seed := range a.seeds {
+		root := prefix.VLLMRoot(seed)
+		first := hasher.Next(&root, e.tokens[:e.blockSize], prefix.VLLMKeys{})
+		if first.Short() == e.hashes[0] {
+			a.count.name(root, e.blockSize)
+			break
+		}
+	}
+	a.seeds = nil
 }
 
 // counts reports whether the event is of the group of blocks that counts.

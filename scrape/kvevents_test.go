@@ -201,6 +201,51 @@ func TestReadNoEvents(t *testing.T) {
 	}
 }
 
+// Every block of the recordings has the name that vLLM's algorithm gives it, as far as its parent's whole name is known.
+func TestRecordedHashes(t *testing.T) {
+	root := prefix.VLLMRoot("0") // the recorded engines ran with PYTHONHASHSEED=0
+	var hasher prefix.VLLMHasher
+	var b kvBatch
+	matched := 0
+	for _, name := range recordings() {
+		names := make(map[uint64]prefix.VLLMHash)
+		for _, frames := range recorded(t, name) {
+			_ = b.read(frames[len(frames)-1], func(e *kvEvent) {
+				parent, known := root, true
+				if e.hasParent {
+					parent, known = names[e.parent], true
+					if _, known = names[e.parent]; !known {
+						return
+					}
+				}
+				if e.kind != kvStored {
+					return
+				}
+				for k, h := range e.hashes {
+					var keys prefix.VLLMKeys
+					if e.adapted { // the recorded engines were given the adapters as ./NAME
+						keys.Adapter, keys.Path = string(e.adapter), "./"+string(e.adapter)
+					} else if k < len(e.extras) && e.extras[k] != nil {
+						u := unpacker{p: e.extras[k]}
+						if u.array() == 1 {
+							keys.Salt = string(u.bytes())
+						}
+					}
+					parent = hasher.Next(&parent, e.tokens[k*e.blockSize:(k+1)*e.blockSize], keys)
+					if parent.Short() != h {
+						t.Errorf("%s: got name %x, want %x", name, parent.Short(), h)
+					}
+					names[h] = parent
+					matched++
+				}
+			})
+		}
+	}
+	if matched != 99 {
+		t.Errorf("got %d blocks, want all 99 of three recordings", matched)
+	}
+}
+
 func FuzzEvents(f *testing.F) {
 	for _, name := range recordings() {
 		for _, frames := range recorded(f, name) {

@@ -16,8 +16,8 @@ var kvKinds = [...]string{kvOther: "ignored", kvStored: "stored", kvRemoved: "re
 
 // followMetrics are what is counted of KV events.
 type followMetrics struct {
-	events, gaps, lost, replays, restarts *prometheus.CounterVec
-	following                             *prometheus.GaugeVec
+	events, gaps, lost, replays, restarts, learned *prometheus.CounterVec
+	following                                      *prometheus.GaugeVec
 }
 
 func newFollowMetrics() *followMetrics {
@@ -34,6 +34,8 @@ func newFollowMetrics() *followMetrics {
 			Help: "Times that an endpoint was asked for its KV events again: at the beginning, after a gap, after a lost connection."}, labels),
 		restarts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_kv_event_restarts_total",
 			Help: "Times that an endpoint's KV events began anew over a new connection: its engine was restarted."}, labels),
+		learned: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_kv_prompts_tokenized_total",
+			Help: "Prompts whose tokens were found out, mostly by asking the endpoint's engine, so that its KV events tell what it holds of them."}, labels),
 		following: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_kv_following",
 			Help: "How an endpoint's prefixes are known: 0 by what was sent there (its KV events can't be followed), 1 by KV events that began late, 2 by all KV events since its cache was empty."},
 			labels),
@@ -41,7 +43,7 @@ func newFollowMetrics() *followMetrics {
 }
 
 func (m *followMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.events, m.gaps, m.lost, m.replays, m.restarts, m.following}
+	return []prometheus.Collector{m.events, m.gaps, m.lost, m.replays, m.restarts, m.learned, m.following}
 }
 
 // tally is one number, for a metric and for people.
@@ -59,28 +61,36 @@ func (t *tally) add(n int) {
 type followCounts struct {
 	events                        [len(kvKinds)]tally
 	gaps, lost, replays, restarts tally
+	learned                       tally
 	following                     prometheus.Gauge
+	prompts                       chan *Prompt // whose tokens are wanted
 
 	mu     sync.Mutex
 	status Followed // guarded by mu, its numbers not filled in
 	// weight is the events, each counting less as it ages, at the moment weighed; guarded by mu.
 	weight  float64
 	weighed time.Duration
+	left    bool // the endpoint is gone; guarded by mu
+	// root and size are what the engine's block hashes begin with and its blocks' tokens, size 0 while that isn't known;
+	// guarded by mu.
+	root prefix.VLLMHash
+	size int
 }
 
 // endpoint makes the series of an endpoint.
 func (m *followMetrics) endpoint(pool, name string) *followCounts {
-	c := &followCounts{following: m.following.WithLabelValues(pool, name)}
+	c := &followCounts{prompts: make(chan *Prompt, waitingPrompts), following: m.following.WithLabelValues(pool, name)}
 	for kind, label := range kvKinds {
 		c.events[kind].series = m.events.WithLabelValues(pool, name, label)
 	}
 	c.gaps.series, c.lost.series = m.gaps.WithLabelValues(pool, name), m.lost.WithLabelValues(pool, name)
+	c.learned.series = m.learned.WithLabelValues(pool, name)
 	c.replays.series, c.restarts.series = m.replays.WithLabelValues(pool, name), m.restarts.WithLabelValues(pool, name)
 	return c
 }
 
 func (m *followMetrics) leave(labels prometheus.Labels) {
-	for _, v := range []*prometheus.CounterVec{m.events, m.gaps, m.lost, m.replays, m.restarts} {
+	for _, v := range []*prometheus.CounterVec{m.events, m.gaps, m.lost, m.replays, m.restarts, m.learned} {
 		v.DeletePartialMatch(labels)
 	}
 	m.following.DeletePartialMatch(labels)
@@ -94,6 +104,20 @@ func (c *followCounts) turn(now time.Duration, f prefix.Following, why string) {
 		c.status.Since = now
 	}
 	c.status.Following, c.status.Why = f, why
+}
+
+// names is what the engine's own hashes of blocks begin with, and how many tokens its blocks have; 0 if that isn't known.
+func (c *followCounts) names() (root prefix.VLLMHash, size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.root, c.size
+}
+
+// name takes over what names found.
+func (c *followCounts) name(root prefix.VLLMHash, size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.root, c.size = root, size
 }
 
 // unfollow ends what a worker began.

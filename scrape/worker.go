@@ -99,6 +99,7 @@ func (w *worker) run(ctx context.Context) {
 	defer w.client.close()
 	defer w.asking.Wait()
 	w.asking.Go(func() { w.follow(ctx) })
+	w.asking.Go(func() { w.tokenize(ctx) })
 	address, _ := w.client.metricsAddress()
 	for _, path := range w.client.metricsPaths() {
 		r, err := w.client.request(address, path, "text/plain")

@@ -226,6 +226,7 @@ func (s *Server) appendMetrics(dst []byte) []byte {
 type tokenizeRequest struct {
 	bodyOf
 	AddSpecialTokens *bool `json:"add_special_tokens"`
+	ReturnTexts      bool  `json:"return_token_strs"`
 }
 
 func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
@@ -252,7 +253,38 @@ func (s *Server) tokenize(w http.ResponseWriter, r *http.Request) {
 		}
 		b = strconv.AppendUint(b, uint64(t), 10)
 	}
-	writeJSON(w, http.StatusOK, append(b, `],"token_strs":null}`...))
+	b = append(b, `],"token_strs":`...)
+	if !body.ReturnTexts {
+		writeJSON(w, http.StatusOK, append(b, `null}`...))
+		return
+	}
+	b = append(b, '[')
+	for i, t := range tokens {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, quote(tokenName(t))...)
+	}
+	writeJSON(w, http.StatusOK, append(b, `]}`...))
+}
+
+// tokenName writes a token as tokenizers of bytes name theirs: bytes that can't be seen are letters from U+0100 on.
+func tokenName(token uint32) string {
+	var name []rune
+	hidden := rune(0x100)
+	var alphabet [256]rune
+	for b := range alphabet {
+		if b >= '!' && b <= '~' || b >= 0xa1 && b <= 0xac || b >= 0xae {
+			alphabet[b] = rune(b)
+		} else {
+			alphabet[b] = hidden
+			hidden++
+		}
+	}
+	for _, b := range appendText(nil, token) {
+		name = append(name, alphabet[b])
+	}
+	return string(name)
 }
 
 func (s *Server) detokenize(w http.ResponseWriter, r *http.Request) {

@@ -302,6 +302,7 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
 	o.Record = s.recorder.add
 	o.Ended = s.ended
+	o.Prompt = s.prompt
 	return o
 }
 
@@ -313,6 +314,15 @@ func (s *server) ended(e proxy.Ended) {
 	}
 	s.series.Add(s.now(), console.Sample{ID: e.ID, Endpoint: e.Endpoint, TTFT: e.TTFT, Tokens: e.OutputTokens, Prompt: e.PromptTokens,
 		Cached: e.CachedTokens, OK: e.Whole && e.Status < 400})
+}
+
+// prompt has the tokens of a prompt found out, so that KV events tell who holds it.
+func (s *server) prompt(p proxy.Prompt) {
+	s.scraper.LearnTokens(&scrape.Prompt{Pool: p.Pool, Endpoint: p.Endpoint, Adapter: p.Adapter, Blocks: p.Blocks, Body: p.Body,
+		Texts: func(body []byte, blocks int) (scrape.Texts, bool) {
+			t, ok := p.Texts(body, blocks)
+			return scrape.Texts(t), ok
+		}})
 }
 
 // load reads, validates and prepares the configuration. Nothing is applied.

@@ -1,0 +1,105 @@
+package openai
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// blockCount is how many blocks a body has.
+func blockCount(t *testing.T, body string) int {
+	t.Helper()
+	b, err := ReadBody(strings.NewReader(body), int64(len(body)), 1<<30, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Free()
+	var s Scratch
+	defer s.Reset()
+	if _, err := Read("application/json", "", b, &s); err != nil {
+		t.Fatal(err)
+	}
+	blocks, _ := s.Blocks("m")
+	return len(blocks)
+}
+
+// ends writes down up to where each block reaches.
+func ends(x *Texts) []string {
+	var out []string
+	for k, p := range x.EndPieces {
+		text := ""
+		if p >= 0 && len(x.Pieces) > 0 {
+			text = x.Pieces[p][:x.EndBytes[k]]
+		}
+		out = append(out, fmt.Sprintf("%d %d %.3s", p, x.EndBytes[k], text[max(len(text)-3, 0):]))
+	}
+	return out
+}
+
+func TestTextsOf(t *testing.T) {
+	long := strings.Repeat("0123456789", 30)
+	for _, c := range []struct {
+		name, body string
+		pieces     int
+		want       []string
+	}{
+		{"a prompt", `{"prompt":"` + long + `"}`, 1, []string{"0 254 123", "0 300 789"}},
+		{"a prompt with escapes", `{"prompt":"` + strings.Repeat(`\n`, 126) + `\u00e9\ud83d\ude00"}`, 1, []string{"0 126 \n\n\n", "0 132 😀"}},
+		{"an escape that is cut", `{"prompt":"` + strings.Repeat("a", 252) + `\ud83d\ude00b"}`, 1, []string{"0 252 aaa", "0 257 b"}},
+		{"a chat", `{"messages":[{"role":"system","content":"` + long + `"},{"content":null},{"role":"user","content":[{"type":"text","text":"` + long + `"}]}]}`, 2,
+			[]string{"0 226 345", "1 113 012", "1 300 789"}},
+		{"a chat with tools", `{"messages":[{"content":"x"}],"tools":[{"a":"` + long + `"}]}`, 1, []string{"-1 0 ", "0 1 x"}},
+	} {
+		x, ok := TextsOf([]byte(c.body), blockCount(t, c.body))
+		got := ends(&x)
+		for i := range c.want { // the last three bytes may be one letter
+			if len(got) == len(c.want) && strings.HasPrefix(got[i], strings.TrimRight(c.want[i], "😀b")) {
+				got[i] = c.want[i]
+			}
+		}
+		if !ok || len(x.Pieces) != c.pieces || !slices.Equal(got, c.want) || !x.Whole {
+			t.Errorf("%s: got %v, %d pieces, ends %q, whole %v, want %d and %q", c.name, ok, len(x.Pieces), got, x.Whole, c.pieces, c.want)
+		}
+	}
+	body := `{"cache_salt":"s","prompt":[` + strings.Repeat("12345, ", 100) + `7]}`
+	x, ok := TextsOf([]byte(body), blockCount(t, body))
+	if !ok || len(x.Tokens) != 101 || x.Tokens[100] != 7 || x.Salt != "s" || !slices.Equal(x.EndBytes, []int{36, 73, 101}) {
+		t.Errorf("got %v, %d tokens, ends at %v, want 101 that end at 36, 73 and 101", ok, len(x.Tokens), x.EndBytes)
+	}
+}
+
+// Whose tokens depend on more than texts is left alone.
+func TestTextsOfOthers(t *testing.T) {
+	for _, body := range []string{
+		`{}`, `{"prompt":["a","b"]}`, `{"prompt":[[1,2]]}`, `{"prompt":[1,-2]}`, `{"prompt":[1.5]}`, `{"prompt":[99999999999]}`, `{"prompt":"a","messages":[{"content":"b"}]}`,
+		`{"messages":[{"content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`, `{"messages":[{"content":3}]}`, `{"messages":{}}`, `{"input":"a"}`,
+		`{"prompt":"a","suffix":"b"}`, `{"messages":[{"content":"b"}],"documents":[]}`, `{"messages":[{"content":"b"}],"reasoning_effort":"low"}`,
+		`{"prompt":"a","truncate_prompt_tokens":5}`, `[`,
+	} {
+		if x, ok := TextsOf([]byte(body), 1); ok {
+			t.Errorf("%s: got %+v, want nothing", body, x)
+		}
+	}
+}
+
+func FuzzTextsOf(f *testing.F) {
+	f.Add([]byte(`{"prompt":"a\u00e9\ud83d\ude00"}`), 3)
+	f.Add([]byte(`{"messages":[{"content":"a"},{"content":[{"type":"text","text":"b"}]}],"tools":[]}`), 2)
+	f.Add([]byte(`{"prompt":[1, 2 ,3]}`), 1)
+	f.Fuzz(func(t *testing.T, body []byte, n int) {
+		x, ok := TextsOf(body, n%100)
+		if !ok {
+			return
+		}
+		for k, p := range x.EndPieces {
+			most := len(x.Tokens)
+			if p >= 0 && len(x.Pieces) > 0 {
+				most = len(x.Pieces[p])
+			}
+			if x.EndBytes[k] < 0 || x.EndBytes[k] > most {
+				t.Fatalf("block %d ends after %d of %d", k, x.EndBytes[k], most)
+			}
+		}
+	})
+}
