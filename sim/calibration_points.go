@@ -21,17 +21,20 @@ type point struct {
 }
 
 // pointsOf are the points that were measured of what the profile is of, in the order of their ids, each measurement once; every second one is held
-// out when a profile is fitted.
+// out when a profile is fitted. What was measured repeatedly is on one side.
 func pointsOf(all []point, profile *Profile) []point {
 	mine := slices.DeleteFunc(slices.Clone(all), func(p point) bool { return !p.of(profile) || p.concurrency > maxConcurrency })
 	slices.SortFunc(mine, func(a, b point) int { return cmp.Compare(a.id, b.id) })
-	kept := mine[:0]
+	kept, sides := mine[:0], make(map[[3]int]bool)
 	for _, p := range mine {
-		same := func(q point) bool {
-			return q.input == p.input && q.output == p.output && q.concurrency == p.concurrency && q.ttft == p.ttft
+		shape := [3]int{p.input, p.output, p.concurrency}
+		side, known := sides[shape]
+		if !known {
+			side = len(sides)%2 == 1
+			sides[shape] = side
 		}
-		if !slices.ContainsFunc(kept, same) {
-			p.heldOut = len(kept)%2 == 1
+		p.heldOut = side
+		if !slices.ContainsFunc(kept, func(q point) bool { return q.input == p.input && q.ttft == p.ttft && q.tpot == p.tpot }) {
 			kept = append(kept, p)
 		}
 	}

@@ -14,15 +14,19 @@ import (
 const pointsHeader = "id,silicon_data_source,backend,model_path,system,precision,mode,isl,osl,batch_size,tp_size,pp_size,attention_dp_size,silicon_ttft_ms,silicon_tpot_ms\n"
 
 // Points are compared with the profile of their model, GPU, number of GPUs, precision and engine, and with no other; each measurement counts once, and
-// every second one as held out.
+// every second shape as held out.
 func TestCalibrate(t *testing.T) {
 	p := profile(t, "l70fp8-h100x4")
-	ttft, tpot := (&point{input: 900, output: 50, concurrency: 4}).run(p)
 	line := func(id, rest string, wrong float64) string {
+		x := point{input: 900, output: 50, concurrency: 4}
+		if strings.Contains(rest, "900,60,4") {
+			x.output = 60
+		}
+		ttft, tpot := x.run(p)
 		return fmt.Sprintf("%s,somewhere,%s,%v,%v\n", id, rest, ttft/(1+wrong), tpot/(1-wrong/2))
 	}
 	const ours = "vllm,meta-llama/Llama-3.1-70B-Instruct,h100_sxm,fp8,agg,900,50,4,4,1,"
-	text := pointsHeader + line("a", ours+"1", .1) + line("b", ours, .2) + line("c", ours+"1", -.3) + line("again", ours+"1", .1) +
+	text := pointsHeader + line("a", ours+"1", .1) + line("b", strings.Replace(ours, ",50,", ",60,", 1), .2) + line("c", ours+"1", -.3) + line("again", ours+"1", .1) +
 		line("d", strings.Replace(ours, "vllm", "sglang", 1), .9) + line("e", strings.Replace(ours, "fp8", "", 1), .9) + line("f", strings.Replace(ours, ",4,1,", ",8,1,", 1), .9) +
 		line("g", strings.Replace(ours, "agg", "disagg", 1), .9) + line("h", ours+"4", .9) + line("i", strings.Replace(ours, "h100", "gb200", 1), .9)
 	c, err := Calibrate(context.Background(), strings.NewReader(text))
