@@ -66,6 +66,7 @@ type endpoint struct {
 
 	reading    Reading
 	readAt     float64
+	countedAt  float64 // readAt when its requests were last counted for the view; NaN: not yet in this row
 	progressAt float64
 	state      route.State
 	why        string
@@ -177,6 +178,9 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 		}
 	}
 	p.rows, p.by = rows, keep
+	for _, ep := range rows {
+		ep.countedAt = math.NaN()
+	}
 	p.regroup()
 	p.rebuild()
 	return gone
@@ -467,8 +471,9 @@ func (p *Pool) rebuild() {
 	p.layout(s)
 }
 
-// layout gives the view's live columns one value per row, counted afresh from the endpoints' requests: rows may have
-// moved, and counters that are derived cannot drift.
+// layout gives the view's live columns one value per row. Requests are counted afresh where the row has moved or there is a new reading, which
+// may have seen some of them: derived counters cannot drift for longer than from one reading to the next. To count those of every endpoint with
+// each reading of one took half of the time of 64 busy endpoints.
 func (p *Pool) layout(s *route.Snapshot) {
 	v := &p.view
 	v.Snapshot = s
@@ -483,8 +488,12 @@ func (p *Pool) layout(s *route.Snapshot) {
 		v.Adapters, v.Tried = make([]route.Adapter, n), make([]bool, n)
 	}
 	for i, ep := range p.rows {
-		v.InFlight[i], v.Held[i], v.SentSince[i] = float32(len(ep.leases)), 0, 0
 		v.LastCold[i], v.EjectedUntil[i] = ep.lastCold, ep.ejectedUntil
+		if ep.countedAt == ep.readAt {
+			continue
+		}
+		ep.countedAt = ep.readAt
+		v.InFlight[i], v.Held[i], v.SentSince[i] = float32(len(ep.leases)), 0, 0
 		for l := range ep.leases {
 			v.Held[i] += l.held
 			if l.unread() {
