@@ -42,8 +42,8 @@ func hashes(id uint64, n int) []uint64 {
 
 // The embedded rows are all read, and give the speeds of the tables they were fitted to, with a scheduler's .54 ms a step and .055 a sequence.
 func TestProfiles(t *testing.T) {
-	if n := len(Profiles()); n != 29 {
-		t.Fatalf("got %d profiles, want 29", n)
+	if n := len(Profiles()); n != 30 {
+		t.Fatalf("got %d profiles, want 30", n)
 	}
 	p := profile(t, "l8-h100")
 	for decoding, want := range map[int]float64{1: 6.2 + .6, 32: 9.7 + 2.3, 128: 18.2 + 7.6} {
