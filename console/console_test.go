@@ -201,19 +201,29 @@ func TestPrediction(t *testing.T) {
 		return out
 	}
 	idle := ttft()
-	rate := r.pool.Status(r.at)[0].Rate.Prefill
-	if want := typicalTokens * float64(rate); math.Abs(idle[0]-want) > 1e-3*want || idle[0] != idle[1] {
-		t.Errorf("got %v ms, want %g: the prefill of %d tokens", idle, want, typicalTokens)
+	rate := r.pool.Status(r.at)[0].Rate
+	alone := func(endpoint int32, tokens float32) float64 {
+		ms, running := float32(0), float32(r.pool.Status(r.at)[endpoint].Reading.Running)
+		if running > 0 {
+			ms = rate.Decode * rate.Token(running, 0) / 2 // half of the step under way
+		}
+		work := rate.Compute(tokens, 0)
+		return float64(ms + rate.Prefill*(work+rate.Launch(work, running, 0)))
+	}
+	for i, got := range idle {
+		if want := alone(int32(i), typicalTokens); math.Abs(got-want) > 1e-3*want {
+			t.Errorf("endpoint %d: got %v ms, want %g: a prompt of %d tokens", i, got, want, typicalTokens)
+		}
 	}
 	rec := r.decide("a", "m")
-	tokens := float64(rec.View.MeanUncached)
+	tokens := rec.View.MeanUncached
 	backlog := r.pool.Status(r.at)[rec.Decision.Endpoint].BacklogTokens
 	busy := ttft()
 	chosen := rec.Decision.Endpoint
-	if want := (tokens + backlog) * float64(rate); math.Abs(busy[chosen]-want) > 1e-3*want {
+	if want := alone(chosen, tokens) + alone(chosen, float32(backlog)); busy[chosen] < .8*want || busy[chosen] > 1.02*want {
 		t.Errorf("got %g ms with %g tokens waiting, want %g", busy[chosen], backlog, want)
 	}
-	if want := tokens * float64(rate); math.Abs(busy[1-chosen]-want) > 1e-3*want {
+	if want := alone(1-chosen, tokens); math.Abs(busy[1-chosen]-want) > 1e-3*want {
 		t.Errorf("got %g ms at the idle one, want %g", busy[1-chosen], want)
 	}
 }

@@ -246,7 +246,8 @@ func expected(e *route.Explanation, v *route.View) figure {
 	}
 	i := int(e.Decision.Endpoint)
 	uncached := max(v.Request.PromptTokens-float32(matched(v, i)), 1)
-	sum := uncached * v.Rates[v.Snapshot.Kinds[i]].Prefill
+	rate := &v.Rates[v.Snapshot.Kinds[i]]
+	sum := rate.Prefill * rate.Compute(uncached, v.Request.PromptTokens-uncached)
 	for _, t := range e.Terms {
 		if t.Name != termDecode && t.Name != termPrefill {
 			sum += t.Values[i] * t.Weight

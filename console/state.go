@@ -131,7 +131,7 @@ func calm(state string) int {
 }
 
 // predict returns each endpoint's time to first token, in milliseconds, of a request with that many uncached prompt
-// tokens, by the rule that decides by latency: the wait, the prefill, and the wait for room in the KV cache. Nobody is
+// tokens, by the rule that decides by latency: the wait, the prefill, its step, and the wait for room in the KV cache. Nobody is
 // left out: whether an endpoint may serve is another question.
 func predict(all []fleet.Status, prompt, output float32) []float64 {
 	n := len(all)
@@ -139,12 +139,13 @@ func predict(all []fleet.Status, prompt, output float32) []float64 {
 		Kinds: make([]int32, n), ReadAt: make([]float64, n), Waiting: make(route.Column, n), Running: make(route.Column, n),
 		KVUse: make(route.Column, n), KVTokens: make(route.Column, n)}
 	v := &route.View{Snapshot: s, Request: route.Request{PromptTokens: max(prompt, 1), OutputTokens: output}, InFlight: make(route.Column, n),
-		Prefilling: make(route.Column, n), Backlog: make(route.Column, n), Rates: make([]route.Rate, n), MeanUncached: prompt, MeanOutput: output}
+		Prefilling: make(route.Column, n), Backlog: make(route.Column, n), Work: make(route.Column, n), Context: make(route.Column, n), Rates: make([]route.Rate, n), MeanUncached: prompt, MeanOutput: output}
 	for i, e := range all {
 		s.Names[i], s.Kinds[i], v.Rates[i] = e.Endpoint.Name, int32(i), e.Rate
 		s.Waiting[i], s.Running[i] = float32(e.Reading.Waiting), float32(e.Reading.Running)
 		s.KVUse[i], s.KVTokens[i] = float32(e.Reading.KVUse), float32(e.Reading.KVTokens)
 		v.InFlight[i], v.Prefilling[i], v.Backlog[i] = float32(e.InFlight), float32(e.Prefilling), float32(e.BacklogTokens)
+		v.Work[i], v.Context[i] = float32(e.WorkMS), float32(e.ContextTokens)
 	}
 	out := make([]float64, n)
 	if n == 0 {

@@ -238,6 +238,6 @@ func (l *Lease) leaveAdapter(now float64) {
 func (p *Pool) learnLoad(l *Lease) {
 	if l.alone && l.ep.row >= 0 {
 		rate := float64(p.view.Rates[l.ep.kind].Prefill) / 1000
-		p.loads.learn(l.firstAt - l.sent - float64(l.uncached)*rate)
+		p.loads.learn(l.firstAt - l.sent - float64(l.work)*rate)
 	}
 }

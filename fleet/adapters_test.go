@@ -88,8 +88,8 @@ func TestColdAdapterBurstStaysOnFewEndpoints(t *testing.T) {
 	}
 	r := short()
 	r.Adapter = "a"
-	if got := burst(t, p, 20.01, repeat(50, func(int) *Request { return r })...); len(got) > 3 {
-		t.Errorf("50 requests for a cold adapter within an instant: %v, want at most 3 of 8 endpoints", got)
+	if got := burst(t, p, 20.01, repeat(50, func(int) *Request { return r })...); len(got) > 4 {
+		t.Errorf("50 requests for a cold adapter within an instant: %v, want at most 4 of 8 endpoints", got)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestAdapterGoesWhereItCostsLeast(t *testing.T) {
 	goes(10, "hot", "e0:8000")
 	goes(10, "warm", "e1:8000")
 	goes(11, "new", "e2:8000")
-	served(t, p, 60, "e0:8000", "hot")
+	served(t, p, 80, "e0:8000", "hot")
 	served(t, p, 101, "e1:8000", "warm")
 	goes(102, "other", "e2:8000") // new has been idle for longer than hot and warm
 	l := at(t, p, 103, "e2:8000", adapted("other"))
@@ -201,7 +201,7 @@ func TestLoadsAreCharged(t *testing.T) {
 	if got := p.loads.mean(); got < .6 || got > .8 {
 		t.Errorf("loads took .8 s: learned %v s", got)
 	}
-	if rate := p.view.Rates[0].Prefill; rate > .2 {
+	if rate := p.view.Rates[0].PromptTokenMS(); rate > .2 {
 		t.Errorf("loads were taken for slow prefill: %v ms a token", rate)
 	}
 }

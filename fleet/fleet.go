@@ -13,6 +13,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -73,6 +74,18 @@ const (
 	LabelGPU       = "gpu"
 	LabelNvidiaGPU = "nvidia.com/gpu.product"
 )
+
+// LabelTP is the label that says how many GPUs share the model (tensor parallelism).
+const LabelTP = "tp"
+
+// tp is the labelled parallelism, 0 when no label says it.
+func (e *Endpoint) tp() int {
+	n, err := strconv.Atoi(e.Labels[LabelTP])
+	if err != nil || n < 1 {
+		return 0
+	}
+	return n
+}
 
 // GPU is the labelled GPU kind, empty when no label says it.
 func (e *Endpoint) GPU() string {

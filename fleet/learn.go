@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,10 +16,10 @@ import (
 // from).
 const (
 	speedDecay = .99
-	// The prior stands for priorTokens tokens of prompt at priorPrefill seconds each, and priorOutput tokens of output
-	// at priorDecode seconds each.
-	priorPrefill, priorTokens = .0001, 2000
-	priorDecode, priorOutput  = .02, 200
+	// The prior stands for priorPrompts prompts of priorPrompt tokens and priorOutput tokens of output, computed as fast as
+	// the shape says.
+	priorPrompts, priorPrompt = 2, 1000
+	priorOutput               = 200
 	// splitRatio is the gap between neighbours, in order of speed, that separates two kinds of endpoint where no label
 	// does: wider than the luck of the mix, narrower than a GPU generation.
 	splitRatio = 1.8
@@ -30,31 +31,41 @@ const (
 	regroupEvery = 16
 )
 
-// speed is one endpoint's evidence: seconds and tokens, of computed prompt and of output.
+// speed is one endpoint's evidence: the seconds that prompts and outputs took, those that the kind's shape says at a
+// factor of 1, and the tokens of prompt.
 type speed struct {
-	prefillSeconds, prefillTokens float64
-	decodeSeconds, decodeTokens   float64
+	prefillSeconds, prefillExpected, prefillTokens float64
+	decodeSeconds, decodeExpected                  float64
 	// firsts counts the first tokens it comes from, reads the readings.
 	firsts, reads int
 }
 
-// kind is a group of endpoints that share their rates.
+// kind is a group of endpoints that share the shape of their steps and the factors on it.
 type kind struct {
-	name  string
-	total speed
+	name, source string
+	step         route.Step
+	total        speed
 }
 
 func (k *kind) rate() route.Rate {
-	return route.Rate{Name: k.name,
-		Prefill: float32(1000 * (k.total.prefillSeconds + priorPrefill*priorTokens) / (k.total.prefillTokens + priorTokens)),
-		Decode:  float32(1000 * (k.total.decodeSeconds + priorDecode*priorOutput) / (k.total.decodeTokens + priorOutput))}
+	prompt, output := priorPrompts*alone(&k.step, priorPrompt), priorOutput*float64(k.step.Token(1, priorPrompt))/1000
+	return route.Rate{Name: k.name, Source: k.source, Step: k.step,
+		Prefill: float32((k.total.prefillSeconds + prompt) / (k.total.prefillExpected + prompt)),
+		Decode:  float32((k.total.decodeSeconds + output) / (k.total.decodeExpected + output))}
+}
+
+// alone is how many seconds a prompt of so many tokens takes that is computed alone.
+func alone(s *route.Step, tokens float32) float64 {
+	work := s.Compute(tokens, 0)
+	return float64(work+s.Launch(work, 0, 0)) / 1000
 }
 
 func (k *kind) add(s *speed, sign float64) {
 	k.total.prefillSeconds += sign * s.prefillSeconds
+	k.total.prefillExpected += sign * s.prefillExpected
 	k.total.prefillTokens += sign * s.prefillTokens
 	k.total.decodeSeconds += sign * s.decodeSeconds
-	k.total.decodeTokens += sign * s.decodeTokens
+	k.total.decodeExpected += sign * s.decodeExpected
 }
 
 // teach changes an endpoint's evidence and with it its kind's rates.
@@ -69,13 +80,35 @@ func (p *Pool) teach(ep *endpoint, change func(s *speed)) {
 	p.view.Rates[ep.kind] = k.rate()
 }
 
-// learnPrefill learns from one first token: so many seconds for so many computed prompt tokens.
-func (p *Pool) learnPrefill(ep *endpoint, seconds, tokens float64) {
-	if !(seconds > 0) || !(tokens > 0) {
+// learnFirst learns from a first token. What was queued before it is not its own: time counts from the first token
+// before it there, or from when it was sent and the step then under way had ended. Prompts of one step show their first
+// tokens together, so that only the first of those pays for the step.
+func (p *Pool) learnFirst(l *Lease) {
+	ep := l.ep
+	if ep.row < 0 {
+		return
+	}
+	seconds, work := l.firstAt-l.sent, float64(l.work)
+	if ep.lastFirst > l.sent {
+		seconds = l.firstAt - ep.lastFirst
+	} else {
+		seconds = max(seconds-float64(l.rest), seconds/10)
+	}
+	if seconds > sameStep.Seconds() {
+		work += float64(ep.shape.Launch(l.work, p.view.InFlight[ep.row]-1, p.view.Context[ep.row]-l.context()))
+	}
+	p.learnPrefill(ep, seconds, work/1000, float64(l.uncached))
+}
+
+// learnPrefill learns from so many seconds in which so many prompt tokens were computed, for which the kind's shape says
+// so many.
+func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64) {
+	if !(seconds >= 0) || !(tokens > 0) {
 		return
 	}
 	p.teach(ep, func(s *speed) {
 		s.prefillSeconds = s.prefillSeconds*speedDecay + seconds
+		s.prefillExpected = s.prefillExpected*speedDecay + expected
 		s.prefillTokens = s.prefillTokens*speedDecay + tokens
 		s.firsts++
 	})
@@ -89,19 +122,23 @@ func (p *Pool) regroupAfter(ep *endpoint, pieces int) {
 	}
 }
 
-// learnDecode learns from one finished stream: so many seconds for so many tokens after the first.
-func (p *Pool) learnDecode(ep *endpoint, seconds, tokens float64) {
-	if !(seconds > 0) {
+// learnDecode learns from one finished stream: so many seconds for so many tokens after the first, beside what else
+// decodes there.
+func (p *Pool) learnDecode(ep *endpoint, seconds, tokens float64, context float32) {
+	if !(seconds > 0) || ep.row < 0 {
 		return
 	}
+	v := &p.view
+	step := float64(ep.shape.Token(v.InFlight[ep.row]+1, v.Context[ep.row]+context)) / 1000
 	p.teach(ep, func(s *speed) {
 		s.decodeSeconds = s.decodeSeconds*speedDecay + seconds
-		s.decodeTokens = s.decodeTokens*speedDecay + tokens
+		s.decodeExpected = s.decodeExpected*speedDecay + tokens*step
 	})
 }
 
 // learnFromEngine learns from the engine's own counters where no stream shows us first tokens: whole answers, or
-// someone else's traffic.
+// someone else's traffic. Where there are streams they teach better: engines count the time of a step once for each
+// prompt in it, so that by their counters a full engine looks like a slow one.
 func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 	old := &ep.reading
 	seconds, tokens := now.PrefillSeconds-old.PrefillSeconds, now.PrefillTokens-old.PrefillTokens
@@ -109,13 +146,16 @@ func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 	if ep.speed.firsts > 0 || ep.readAt == route.Never {
 		return
 	}
+	prompt := p.means.uncached()
 	p.teach(ep, func(s *speed) {
 		if seconds > 0 && tokens > 0 {
 			s.prefillSeconds, s.prefillTokens = s.prefillSeconds*speedDecay+seconds, s.prefillTokens*speedDecay+tokens
+			s.prefillExpected = s.prefillExpected*speedDecay + tokens/prompt*alone(&ep.shape, float32(prompt))
 			s.reads++
 		}
 		if outSeconds > 0 && outTokens > 0 {
-			s.decodeSeconds, s.decodeTokens = s.decodeSeconds*speedDecay+outSeconds, s.decodeTokens*speedDecay+outTokens
+			s.decodeSeconds = s.decodeSeconds*speedDecay + outSeconds
+			s.decodeExpected = s.decodeExpected*speedDecay + outTokens*float64(ep.shape.Token(1, priorPrompt))/1000
 		}
 	})
 	if seconds > 0 && tokens > 0 {
@@ -129,13 +169,14 @@ func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
 // told them apart, and may never: short prompts are little evidence, however many.
 func (p *Pool) regroup() {
 	p.kinds = p.kinds[:0]
-	at := make(map[string]int32)
-	place := func(name string, ep *endpoint) {
-		k, ok := at[name]
+	at := make(map[[2]string]int32)
+	place := func(name, source string, ep *endpoint) {
+		key := [2]string{name, source}
+		k, ok := at[key]
 		if !ok {
 			k = int32(len(p.kinds))
-			at[name] = k
-			p.kinds = append(p.kinds, kind{name: name})
+			at[key] = k
+			p.kinds = append(p.kinds, kind{name: name, source: source, step: ep.shape})
 		}
 		ep.kind = k
 		p.kinds[k].add(&ep.speed, 1)
@@ -144,7 +185,7 @@ func (p *Pool) regroup() {
 	for _, ep := range p.rows {
 		switch {
 		case ep.GPU() != "":
-			place(strings.TrimSpace(ep.engine+" "+ep.GPU()), ep)
+			place(ep.label, ep.source, ep)
 		case ep.speed.prefillTokens >= splitEvidence:
 			measured = append(measured, ep)
 		default:
@@ -152,14 +193,14 @@ func (p *Pool) regroup() {
 		}
 	}
 	slices.SortFunc(measured, func(a, b *endpoint) int {
-		return cmp.Or(cmp.Compare(a.msPerToken(), b.msPerToken()), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.factor(), b.factor()), cmp.Compare(a.Name, b.Name))
 	})
 	group := 1
 	for i, ep := range measured {
-		if i > 0 && ep.msPerToken() > splitRatio*measured[i-1].msPerToken() {
+		if i > 0 && ep.factor() > splitRatio*measured[i-1].factor() {
 			group++
 		}
-		place(strings.TrimSpace(ep.engine+" speed "+strconv.Itoa(group)), ep)
+		place(strings.TrimSpace(ep.engine+" speed "+strconv.Itoa(group)), "", ep)
 	}
 	name := "too little seen yet"
 	switch {
@@ -168,45 +209,66 @@ func (p *Pool) regroup() {
 	case len(p.kinds) == 1 && len(measured) > 0:
 		name = p.kinds[0].name
 	}
-	p.placeUnknown(unknown, name, place)
+	p.placeUnknown(unknown, func(ep *endpoint) { place(name, "", ep) })
 	p.view.Rates = make([]route.Rate, max(len(p.kinds), 1))
+	p.view.Rates[0] = (&kind{step: neutral()}).rate()
 	for k := range p.kinds {
 		p.view.Rates[k] = p.kinds[k].rate()
 	}
 	p.dirty = true
 }
 
-// placeUnknown puts endpoints without evidence under name: with the one kind that was measured, or in a kind of their
+// identify gives the endpoint the shape of its steps: the table's where model and GPU are known, else a neutral one. What was
+// learned of another shape is forgotten. Call it when anything has changed that tells what the endpoint is.
+func (p *Pool) identify(ep *endpoint) {
+	shape, tp := neutral(), ep.tp()
+	ep.label, ep.source = "", ""
+	if gpu := ep.GPU(); gpu != "" {
+		models := append([]string{p.config().Model}, ep.roots...)
+		if c := calibrate(p.table, models, gpu, tp, ep.reading.KVTokens); c != nil {
+			shape, ep.source, tp = c.step(), c.Name, c.TP
+		}
+		ep.label = strings.TrimSpace(ep.engine + " " + gpu)
+		if tp > 1 {
+			ep.label += " ×" + strconv.Itoa(tp)
+		}
+	}
+	if shape != ep.shape {
+		ep.shape, ep.speed, ep.countedAt = shape, speed{}, math.NaN() // its requests are counted afresh
+	}
+}
+
+// placeUnknown puts endpoints without evidence in a place: with the one kind that was measured, or in a kind of their
 // own that starts from the measured endpoints' mean.
-func (p *Pool) placeUnknown(unknown []*endpoint, name string, place func(string, *endpoint)) {
+func (p *Pool) placeUnknown(unknown []*endpoint, place func(*endpoint)) {
 	if len(unknown) == 0 {
 		return
 	}
 	var all kind
-	seconds, n := 0., 0.
+	factors, n := 0., 0.
 	for k := range p.kinds {
 		all.add(&p.kinds[k].total, 1)
 	}
+	own := unknown[0].shape
 	for _, ep := range p.rows {
-		if ep.speed.prefillTokens >= splitEvidence {
-			seconds += ep.speed.prefillSeconds / ep.speed.prefillTokens
+		if ep.speed.prefillTokens >= splitEvidence { // in the unit of the neutral shape
+			factors += ep.factor() * alone(&ep.shape, priorPrompt) / alone(&own, priorPrompt)
 			n++
 		}
 	}
 	if n > 0 { // each endpoint counts the same: by tokens, the fast ones would speak for the slow ones, which would then drown
-		all.total.prefillSeconds = all.total.prefillTokens * seconds / n
+		all.total.prefillSeconds = all.total.prefillExpected * factors / n
 	}
 	for _, ep := range unknown {
-		place(name, ep)
+		place(ep)
 	}
 	if len(p.kinds) > 1 {
 		p.kinds[unknown[0].kind].add(&all.total, 1)
 	}
 }
 
-func (ep *endpoint) msPerToken() float64 {
-	return 1000 * ep.speed.prefillSeconds / ep.speed.prefillTokens
-}
+// factor is how many times longer prompts take there than the shape says.
+func (ep *endpoint) factor() float64 { return ep.speed.prefillSeconds / ep.speed.prefillExpected }
 
 // means are what is learned of a pool's requests: exponential means, and the bytes-per-token ratio as a ratio of sums.
 type means struct {

@@ -54,8 +54,8 @@ func TestKindsAreToldApartBySpeed(t *testing.T) {
 			t.Fatalf("seed %d: got kinds %v, want two", seed, got)
 		}
 		for i, s := range p.Status(sec(now)) {
-			if want := []float64{.02, .33}[i/4]; math.Abs(float64(s.Rate.Prefill)/want-1) > .15 {
-				t.Errorf("seed %d: %s (%s): got %v ms a token, want %v", seed, s.Endpoint.Name, s.Kind, s.Rate.Prefill, want)
+			if want := []float64{.02, .33}[i/4]; math.Abs(float64(s.Rate.PromptTokenMS())/want-1) > .15 {
+				t.Errorf("seed %d: %s (%s): got %v ms a token, want %v", seed, s.Endpoint.Name, s.Kind, s.Rate.PromptTokenMS(), want)
 			}
 		}
 		audit(t, p)
@@ -78,7 +78,7 @@ func TestOneKindStaysTogether(t *testing.T) {
 		}
 		rates := make(map[float32]bool)
 		for _, s := range p.Status(sec(now)) {
-			rates[s.Rate.Prefill] = true
+			rates[s.Rate.PromptTokenMS()] = true
 		}
 		if len(rates) != 1 {
 			t.Errorf("seed %d: got rates %v, want one for all", seed, rates)
@@ -90,7 +90,7 @@ func TestOneKindStaysTogether(t *testing.T) {
 func TestManyKindsHaveManyNames(t *testing.T) {
 	p := newPool(t, 30)
 	for i, ep := range p.rows {
-		ep.speed.prefillTokens, ep.speed.prefillSeconds = splitEvidence, math.Pow(2, float64(i))
+		ep.speed.prefillTokens, ep.speed.prefillExpected, ep.speed.prefillSeconds = splitEvidence, 1, math.Pow(2, float64(i))
 	}
 	p.regroup()
 	if got := kinds(p); len(got) != 30 {
@@ -119,7 +119,7 @@ func TestLabelsWin(t *testing.T) {
 		byName := make(map[string]string)
 		rate := make(map[string]float32)
 		for _, s := range p.Status(sec(now)) {
-			byName[s.Endpoint.Name], rate[s.Endpoint.Name] = s.Kind, s.Rate.Prefill
+			byName[s.Endpoint.Name], rate[s.Endpoint.Name] = s.Kind, s.Rate.PromptTokenMS()
 		}
 		if a, b := byName["e1:8000"], byName["e3:8000"]; a != b || rate["e1:8000"] != rate["e3:8000"] {
 			t.Errorf("labelled alike: kinds %q and %q", a, b)
@@ -165,8 +165,8 @@ func TestNewEndpointStartsFromTheOthers(t *testing.T) {
 	now = teachPrefill(t, p, "e1:8000", now, 40, .5)
 	p.SetEndpoints(named(3))
 	for _, s := range p.Status(sec(now)) {
-		if s.Rate.Prefill < .4 || s.Rate.Prefill > .55 {
-			t.Errorf("%s: got %v ms a token, want about .5", s.Endpoint.Name, s.Rate.Prefill)
+		if s.Rate.PromptTokenMS() < .4 || s.Rate.PromptTokenMS() > .55 {
+			t.Errorf("%s: got %v ms a token, want about .5", s.Endpoint.Name, s.Rate.PromptTokenMS())
 		}
 	}
 }
@@ -188,8 +188,8 @@ func TestEngineCountersTeach(t *testing.T) {
 	}
 	for k, s := range p.Status(sec(40)) {
 		ms := []float64{.02, .4}[k/2]
-		if math.Abs(float64(s.Rate.Prefill)/ms-1) > .15 || math.Abs(float64(s.Rate.Decode)/(ms*100)-1) > .3 {
-			t.Errorf("%s (%s): got %v ms a prompt token and %v an output token, want %v and %v", s.Endpoint.Name, s.Kind, s.Rate.Prefill, s.Rate.Decode, ms, ms*100)
+		if math.Abs(float64(s.Rate.PromptTokenMS())/ms-1) > .15 || math.Abs(float64(s.Rate.OutputTokenMS())/(ms*100)-1) > .3 {
+			t.Errorf("%s (%s): got %v ms a prompt token and %v an output token, want %v and %v", s.Endpoint.Name, s.Kind, s.Rate.PromptTokenMS(), s.Rate.OutputTokenMS(), ms, ms*100)
 		}
 	}
 	if got := kinds(p); len(got) != 2 {
@@ -213,7 +213,7 @@ func TestQueueingTeachesNoSlowness(t *testing.T) {
 		}
 		observeAll(p, now)
 	}
-	if got := p.Status(sec(now))[0].Rate.Prefill; math.Abs(float64(got)-.05) > .005 {
+	if got := p.Status(sec(now))[0].Rate.PromptTokenMS(); math.Abs(float64(got)-.05) > .005 {
 		t.Errorf("got %v ms a token, want .05", got)
 	}
 }
@@ -228,7 +228,7 @@ func TestDecodeIsLearned(t *testing.T) {
 		l.FirstByte(sec(now + 1))
 		l.Done(sec(now+1+5), Outcome{OutputTokens: 101})
 	}
-	if got := p.Status(0)[0].Rate.Decode; math.Abs(float64(got)-50) > 2 {
+	if got := p.Status(0)[0].Rate.OutputTokenMS(); math.Abs(float64(got)-50) > 2 {
 		t.Errorf("got %v ms a token, want 50", got)
 	}
 	if got := p.means.output(); math.Abs(got-145) > 3 { // 101 + 99·.98^40
@@ -271,7 +271,7 @@ func TestRateFollowsChange(t *testing.T) {
 			now = teachPrefill(t, p, "e0:8000", now, 1, ms)
 			observeAll(p, now)
 		}
-		if got := p.Status(sec(now))[0].Rate.Prefill; math.Abs(float64(got)/ms-1) > .2 {
+		if got := p.Status(sec(now))[0].Rate.PromptTokenMS(); math.Abs(float64(got)/ms-1) > .2 {
 			t.Errorf("after 500 requests at %v ms a token: got %v", ms, got)
 		}
 	}
@@ -289,7 +289,7 @@ func TestUnmeasuredKindStartsFromEveryone(t *testing.T) {
 	observeAll(p, now)
 	now = teachPrefill(t, p, "e1:8000", now, 200, .7)
 	p.SetEndpoints(eps)
-	if got := p.Status(sec(now))[2].Rate.Prefill; got < .5 || got > .7 {
+	if got := p.Status(sec(now))[2].Rate.PromptTokenMS(); got < .5 || got > .7 {
 		t.Errorf("got %v ms a token, want between .5 and .7", got)
 	}
 }
@@ -306,15 +306,15 @@ func TestNamesWithoutEvidence(t *testing.T) {
 	}
 	for range 200 { // rates are learned, and short prompts tell nothing apart
 		for _, ep := range p.rows {
-			p.learnPrefill(ep, .001, 10)
+			p.learnPrefill(ep, .001, .001, 10)
 		}
 	}
 	if got, want := kinds(), "all alike so far, all alike so far, all alike so far"; got != want {
 		t.Errorf("short prompts: got %s, want %s", got, want)
 	}
 	for range 100 {
-		p.learnPrefill(p.rows[0], .1, 1000)
-		p.learnPrefill(p.rows[1], 1, 1000)
+		p.learnPrefill(p.rows[0], .1, .1, 1000)
+		p.learnPrefill(p.rows[1], 1, .1, 1000)
 	}
 	if got, want := kinds(), "speed 1, speed 2, too little seen yet"; got != want {
 		t.Errorf("two told apart: got %s, want %s", got, want)

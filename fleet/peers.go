@@ -251,6 +251,7 @@ func (p *Pool) shadow(h *heard, n *Note) *Lease {
 	}
 	l := &Lease{pool: p, ep: ep, sent: n.At.Seconds(), promptSize: n.PromptBytes, uncached: whole(sane(n.Uncached)), held: whole(sane(n.Held)),
 		streamed: n.Streamed, loads: n.Loads, alone: n.Alone, queued: true, heard: true}
+	l.cached = whole(max(float32(float64(n.PromptBytes)/p.means.bytesPerToken())-l.uncached, 0))
 	h.open[n.ID] = l
 	ep.heard++
 	l.takeAdapter(n.Adapter)

@@ -54,7 +54,7 @@ func (p *Pool) gatherSteps(now float64) {
 		}
 		n := 0
 		for l := ep.first; l != nil && l.sent <= begin && n < maxHeads; l = l.next {
-			v.Head[i] += l.uncached
+			v.Head[i] += l.work
 			n++
 		}
 		if n > 0 {

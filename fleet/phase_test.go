@@ -46,11 +46,11 @@ func TestStepsShowWhatAnEngineDoes(t *testing.T) {
 		t.Errorf("sent during a step: head %v, step end %v; want it to wait for 1.02", head, end)
 	}
 	stream.Progress(sec(1.02))
-	if head, since, end := row(1.03); head != late.uncached || !near(since, 1.02) || end != 0 {
-		t.Errorf("after that step: head %v since %v, step end %v; want %v since 1.02", head, since, end, late.uncached)
+	if head, since, end := row(1.03); head != late.work || !near(since, 1.02) || end != 0 {
+		t.Errorf("after that step: head %v since %v, step end %v; want %v since 1.02", head, since, end, late.work)
 	}
-	if head, since, _ := row(1.02 + phaseLasts + .1); head != late.uncached || !near(since, 1.01) {
-		t.Errorf("long without bytes: head %v since %v; want %v since it was sent, 1.01", head, since, late.uncached)
+	if head, since, _ := row(1.02 + phaseLasts + .1); head != late.work || !near(since, 1.01) {
+		t.Errorf("long without bytes: head %v since %v; want %v since it was sent, 1.01", head, since, late.work)
 	}
 	late.FirstByte(sec(2.2))
 	late.Done(sec(2.3), Outcome{})

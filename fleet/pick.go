@@ -62,8 +62,13 @@ type Lease struct {
 	prev, next *Lease
 	sent       float64
 	promptSize int
-	uncached   float32
+	uncached   float32 // tokens to compute, behind the cached ones
+	cached     float32
+	work       float32 // what computing them takes by the kind's shape, in milliseconds at a factor of 1
 	held       float32
+	leaf       uint64  // last block of the prompt
+	beyond     float32 // tokens of the prompt after it
+	rest       float32 // seconds of a step without prompts that were left when it was sent
 	streamed   bool
 	cold       bool // the endpoint held nothing of it
 	heard      bool // a peer's; it has no Endpoint and no lost
@@ -169,15 +174,24 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 	p.match = p.match[:p.slots]
 	ends := p.endsOf(r)
 	p.exact.Match(&p.index, r.Blocks, ends, p.match, &p.matched)
-	best := int32(0)
+	best, last, seen := int32(0), 0, int32(-1)
 	for i, ep := range p.rows {
-		p.view.Cached[i] = float32(p.index.Held(ep.slot))
-		if tokens, ok := ep.ledger.Tokens(); ok && r.UnitBytes > 0 {
+		match := p.match[ep.slot]
+		p.view.Cached[i], p.view.Match[i] = float32(p.index.Held(ep.slot)), float32(match)
+		tokens, exact := ep.ledger.Tokens()
+		if exact && r.UnitBytes > 0 {
 			p.view.Cached[i] = float32(tokens) / p.view.Request.UnitTokens
 		}
-		p.view.Match[i] = float32(p.match[ep.slot])
-		best = max(best, p.match[ep.slot])
+		if match > 0 && !exact {
+			if match != seen { // most hold the same
+				last, _ = slices.BinarySearch(ends, match)
+				seen = match
+			}
+			p.view.Match[i] += p.beyond(r, last, i)
+		}
+		best = max(best, match)
 	}
+	p.best = best
 	p.rentKey = 0
 	if last, ok := slices.BinarySearch(ends, best); ok {
 		p.rentKey = r.Blocks[last]
@@ -192,8 +206,12 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	p.ids++
 	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
 	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, id: p.ids, sent: now, promptSize: r.PromptBytes, uncached: uncached,
-		held: uncached + whole(v.Request.OutputTokens), streamed: r.Streamed, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
+		cached: whole(max(v.Request.PromptTokens-uncached, 0)), held: uncached + whole(v.Request.OutputTokens),
+		rest: float32(max(v.StepEnd[row]-now, 0)), streamed: r.Streamed, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
 		lost: make(chan struct{})}
+	if n := len(r.Blocks); n > 0 && p.best < int32(v.Request.Units) {
+		l.leaf, l.beyond = r.Blocks[n-1], max(v.Request.PromptTokens-float32(v.Request.Units)*v.Request.UnitTokens, 0)
+	}
 	p.probe(l, now)
 	p.useAdapter(l, now, r.Adapter, row)
 	p.count(l)
@@ -209,6 +227,7 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 // count adds a lease to what its endpoint has, in the order in which requests were sent there.
 func (p *Pool) count(l *Lease) {
 	ep := l.ep
+	l.work = ep.workOf(l)
 	ep.leases[l] = struct{}{}
 	before := ep.last
 	for before != nil && before.sent > l.sent {
@@ -235,7 +254,18 @@ func (p *Pool) count(l *Lease) {
 		v.SentSince[row]++
 	}
 	v.Backlog[row] += l.uncached
+	v.Work[row] += l.work
 	v.Held[row] += l.held
+	v.Context[row] += l.context()
+}
+
+// context is the tokens that it has in the cache halfway through its output, those included that it shares.
+func (l *Lease) context() float32 { return l.cached + whole((l.uncached+l.held)/2) }
+
+// workOf is what computing the request's prompt takes there at a factor of 1, in 64ths of a millisecond: their sums are
+// exact, too.
+func (ep *endpoint) workOf(l *Lease) float32 {
+	return whole(64*ep.shape.Compute(l.uncached, l.cached)) / 64
 }
 
 func whole(tokens float32) float32 { return float32(math.Round(float64(tokens))) }
@@ -264,8 +294,9 @@ func (l *Lease) prefilled() {
 	v := &p.view
 	v.Prefilling[ep.row] = max(v.Prefilling[ep.row]-1, 0)
 	v.Backlog[ep.row] = max(v.Backlog[ep.row]-l.uncached, 0)
+	v.Work[ep.row] = max(v.Work[ep.row]-l.work, 0)
 	if ep.first == nil {
-		v.Prefilling[ep.row], v.Backlog[ep.row] = 0, 0 // sums beyond 16 million are rounded
+		v.Prefilling[ep.row], v.Backlog[ep.row], v.Work[ep.row] = 0, 0, 0 // sums beyond 16 million are rounded
 	}
 }
 
@@ -308,7 +339,7 @@ func (l *Lease) begin(now time.Duration) {
 	case l.loads:
 		p.learnLoad(l)
 	case l.queued:
-		p.learnPrefill(ep, l.firstAt-max(l.sent, ep.lastFirst), float64(l.uncached))
+		p.learnFirst(l)
 	}
 	l.prefilled()
 	ep.lastFirst = max(ep.lastFirst, l.firstAt)
@@ -331,7 +362,7 @@ func (ep *endpoint) sweep(now float64, p *Pool) {
 	for l := ep.first; l != nil; {
 		next := l.next
 		idle := ep.state&route.Unmetered != 0 || ep.reading.Waiting == 0 && ep.readAt > l.sent
-		if !l.streamed && idle && now-max(l.sent, ep.lastFirst) > float64(l.uncached)*rate {
+		if !l.streamed && idle && now-max(l.sent, ep.lastFirst) > float64(l.work)*rate {
 			l.prefilled()
 		}
 		l = next
@@ -394,8 +425,9 @@ func (l *Lease) end(now float64) {
 	v := &p.view
 	v.InFlight[ep.row] = float32(len(ep.leases))
 	v.Held[ep.row] = max(v.Held[ep.row]-l.held, 0)
+	v.Context[ep.row] = max(v.Context[ep.row]-l.context(), 0)
 	if len(ep.leases) == 0 {
-		v.Held[ep.row] = 0 // sums beyond 16 million are rounded
+		v.Held[ep.row], v.Context[ep.row] = 0, 0 // sums beyond 16 million are rounded
 	}
 	if l.unread() {
 		v.SentSince[ep.row] = max(v.SentSince[ep.row]-1, 0)
@@ -407,9 +439,13 @@ func (l *Lease) learn(now float64, o Outcome) {
 	if o.Ending != Finished {
 		return
 	}
-	l.pool.means.finished(l.promptSize, o)
+	p, ep := l.pool, l.ep
+	p.means.finished(l.promptSize, o)
+	if l.leaf != 0 && o.OutputTokens > 0 && ep.row >= 0 {
+		p.replies.add(l.leaf, p.view.Snapshot.Hashes[ep.row], l.beyond+float32(o.OutputTokens))
+	}
 	if l.streamed && l.begun && o.OutputTokens > 1 {
-		l.pool.learnDecode(l.ep, now-l.firstAt, float64(o.OutputTokens-1))
+		p.learnDecode(ep, now-l.firstAt, float64(o.OutputTokens-1), l.context())
 	}
 }
 

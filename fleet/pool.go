@@ -44,9 +44,12 @@ type Pool struct {
 	matched  prefix.Matched
 	settling settling
 	rents    rents
+	replies  replies
 	census   census
+	best     int32  // units of the request being decided that some endpoint holds
 	rentKey  uint64 // of the request being decided, 0 when nobody holds any of it
 	kinds    []kind
+	table    []Calibration
 	means    means
 	loads    loads
 	sessions sessions
@@ -93,13 +96,17 @@ type endpoint struct {
 	stepAt, step atomic.Int64 // when the last step was seen to end, and how long one without prompts takes, in nanoseconds
 	lastCold     float64      // when a request without a match was last sent
 	health
-	speed speed
-	kind  int32
+	speed  speed
+	roots  []string // names of the base model
+	label  string   // of the kind, empty where no label says the GPU
+	source string   // the calibration table's row, empty for the neutral shape
+	shape  route.Step
+	kind   int32
 }
 
 // NewPool makes an empty pool; Apply gives it its settings.
 func NewPool(name string) *Pool {
-	p := &Pool{name: name, by: make(map[string]*endpoint), means: newMeans()}
+	p := &Pool{name: name, by: make(map[string]*endpoint), table: Calibrations(), means: newMeans()}
 	p.cfg.Store(&PoolConfig{Name: name, Profile: route.Latency(), StaleAfter: DefaultStaleAfter, StallAfter: DefaultStallAfter})
 	p.rebuild()
 	return p
@@ -166,6 +173,7 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 		}
 		ep.Endpoint = e
 		ep.restate()
+		p.identify(ep)
 		keep[e.Name] = ep
 		rows = append(rows, ep)
 	}
@@ -291,6 +299,8 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	p.index.Resize(ep.slot, p.unitsFor(ep)) // bytes per token may have changed if nothing else has
 	if resized {
 		ep.ledger.Resize(int(min(r.KVTokens, 1<<40)))
+		p.identify(ep)
+		p.regroup() // the size may tell how many GPUs share the model
 	}
 	p.dirty = true
 }
@@ -405,13 +415,14 @@ func (p *Pool) ObserveModels(name, engine string, models []Model) {
 		return
 	}
 	changed := ep.engine != engine || !slices.EqualFunc(ep.models, models, func(a, b Model) bool { return a.ID == b.ID && a.Parent == b.Parent })
-	ep.models, ep.engine = models, engine
+	ep.models, ep.engine, ep.roots = models, engine, roots(models)
 	ep.listed = make(map[string]bool, len(models))
 	for _, m := range models {
 		ep.listed[m.ID] = true
 	}
 	ep.unlist()
 	if changed {
+		p.identify(ep)
 		p.regroup()
 	}
 	p.dirty = true
@@ -479,7 +490,8 @@ func (p *Pool) layout(s *route.Snapshot) {
 	v.Snapshot = s
 	n := s.Len()
 	if len(v.InFlight) != n {
-		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match, &v.Cached, &v.Errors} {
+		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Work, &v.Head, &v.Held, &v.Context, &v.SentSince, &v.Match,
+			&v.Cached, &v.Errors} {
 			*c = make(route.Column, n)
 		}
 		v.HeadSince, v.StepEnd = make([]float64, n), make([]float64, n)
@@ -493,17 +505,20 @@ func (p *Pool) layout(s *route.Snapshot) {
 			continue
 		}
 		ep.countedAt = ep.readAt
-		v.InFlight[i], v.Held[i], v.SentSince[i] = float32(len(ep.leases)), 0, 0
+		v.InFlight[i], v.Held[i], v.Context[i], v.SentSince[i] = float32(len(ep.leases)), 0, 0, 0
 		for l := range ep.leases {
 			v.Held[i] += l.held
+			v.Context[i] += l.context()
 			if l.unread() {
 				v.SentSince[i]++
 			}
 		}
-		v.Prefilling[i], v.Backlog[i] = 0, 0
+		v.Prefilling[i], v.Backlog[i], v.Work[i] = 0, 0, 0
 		for l := ep.first; l != nil; l = l.next {
 			v.Prefilling[i]++
 			v.Backlog[i] += l.uncached
+			l.work = ep.workOf(l) // the shape may have changed
+			v.Work[i] += l.work
 		}
 	}
 }
@@ -559,6 +574,8 @@ type Status struct {
 	// InFlight is this gateway's own bookkeeping; Prefilling and BacklogTokens include what peers told.
 	InFlight, Prefilling int
 	BacklogTokens        float64
+	// WorkMS is what computing the backlog takes at a factor of 1, ContextTokens the context of the requests in flight.
+	WorkMS, ContextTokens float64
 	// PrefixUnits is how much prefix the index believes the endpoint to hold, in units.
 	PrefixUnits int
 	// HeldTokens is how many tokens the endpoint's KV events say that its blocks hold, 0 where they are not followed.
@@ -581,7 +598,8 @@ func (p *Pool) Status(now time.Duration) []Status {
 	out := make([]Status, len(p.rows))
 	for i, ep := range p.rows {
 		s := Status{Endpoint: ep.Endpoint, Engine: ep.engine, Reading: ep.reading, InFlight: len(ep.leases) - ep.heard,
-			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]), PrefixUnits: p.index.Held(ep.slot),
+			Prefilling: int(p.view.Prefilling[i]), BacklogTokens: float64(p.view.Backlog[i]),
+			WorkMS: float64(p.view.Work[i]), ContextTokens: float64(p.view.Context[i]), PrefixUnits: p.index.Held(ep.slot),
 			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
 		s.HeldTokens, _ = ep.ledger.Tokens()
 		for _, m := range ep.models {

@@ -132,15 +132,17 @@ func audit(t *testing.T, p *Pool) {
 func auditRow(t *testing.T, p *Pool, ep *endpoint) {
 	t.Helper()
 	v, i := &p.view, ep.row
-	var held, since, prefilling, backlog float32
+	var held, context, since, prefilling, backlog, work float32
 	for l := range ep.leases {
 		held += l.held
+		context += l.context()
 		if l.sent >= ep.readAt {
 			since++
 		}
 		if l.queued {
 			prefilling++
 			backlog += l.uncached
+			work += l.work
 		}
 		if l.ep != ep || l.done || l.queued && l.begun && l.streamed {
 			t.Fatalf("%s: a lease that should have left: %+v", ep.Name, l)
@@ -149,12 +151,12 @@ func auditRow(t *testing.T, p *Pool, ep *endpoint) {
 	if p.dirty {
 		since = v.SentSince[i] // counted afresh before it is next used
 	}
-	got := []float64{float64(v.InFlight[i]), float64(v.Held[i]), float64(v.SentSince[i]), float64(v.Prefilling[i]), float64(v.Backlog[i]),
+	got := []float64{float64(v.InFlight[i]), float64(v.Held[i]), float64(v.SentSince[i]), float64(v.Prefilling[i]), float64(v.Backlog[i]), float64(v.Work[i]), float64(v.Context[i]),
 		v.LastCold[i], v.EjectedUntil[i]}
-	want := []float64{float64(len(ep.leases)), float64(held), float64(since), float64(prefilling), float64(backlog),
+	want := []float64{float64(len(ep.leases)), float64(held), float64(since), float64(prefilling), float64(backlog), float64(work), float64(context),
 		ep.lastCold, ep.ejectedUntil}
 	if !slices.Equal(got, want) {
-		t.Fatalf("%s: in flight, held, sent since, prefilling, backlog, last cold, ejected until: got %v, want %v", ep.Name, got, want)
+		t.Fatalf("%s: in flight, held, sent since, prefilling, backlog, work, context, last cold, ejected until: got %v, want %v", ep.Name, got, want)
 	}
 	if k := int(ep.kind); k >= len(p.kinds) || k >= len(v.Rates) || !(v.Rates[k].Prefill > 0) || !(v.Rates[k].Decode > 0) {
 		t.Fatalf("%s: kind %d of %d, rates %v", ep.Name, k, len(p.kinds), v.Rates)

@@ -27,7 +27,7 @@ func adapterMS(dst Column, v *View) {
 		load = adapterLoadMS
 	}
 	kinds, rates := v.Snapshot.Kinds, v.Rates
-	idle, ahead := v.column(v.SlotIdle), v.column(v.SlotAhead)
+	idle, ahead, own, context := v.column(v.SlotIdle), v.column(v.SlotAhead), v.column(v.InFlight), v.column(v.Context)
 	for i, a := range v.Adapters {
 		switch a {
 		case AdapterFull:
@@ -36,7 +36,8 @@ func adapterMS(dst Column, v *View) {
 			dst[i] += load * loadCounts
 		}
 		if ahead[i] > 0 {
-			dst[i] += ahead[i] * v.MeanOutput * rates[kinds[i]].Decode
+			r := &rates[kinds[i]]
+			dst[i] += ahead[i] * v.MeanOutput * r.Decode * r.Token(own[i], context[i])
 		}
 	}
 }

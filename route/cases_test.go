@@ -12,7 +12,7 @@ import (
 func evenView(n int) *View {
 	v := randomView(n, 1)
 	s := v.Snapshot
-	for _, c := range []Column{s.Waiting, s.Running, s.KVUse, v.InFlight, v.Prefilling, v.Backlog, v.Head, v.Held, v.SentSince, v.Match} {
+	for _, c := range []Column{s.Waiting, s.Running, s.KVUse, v.InFlight, v.Prefilling, v.Backlog, v.Work, v.Head, v.Held, v.Context, v.SentSince, v.Match} {
 		clear(c)
 	}
 	for i := range n {
@@ -29,10 +29,12 @@ func send(v *View, i int32) {
 	v.InFlight[i]++
 	v.Prefilling[i]++
 	v.SentSince[i]++
+	work := v.Rates[v.Snapshot.Kinds[i]].Compute(tokens, 0)
 	v.Backlog[i] += tokens
+	v.Work[i] += work
 	v.Held[i] += tokens + v.Request.OutputTokens
 	v.HeadSince[i] = v.Now
-	v.Head[i] = max(v.Head[i], tokens)
+	v.Head[i] = max(v.Head[i], work)
 }
 
 // wantEven fails when a count is further from its share than five standard deviations.
@@ -176,7 +178,7 @@ func TestInFlightCountsAgainst(t *testing.T) {
 func TestEjectionEndsAndDrainingHolds(t *testing.T) {
 	v, p := evenView(2), Latency()
 	v.EjectedUntil[0] = v.Now + 3
-	v.InFlight[1], v.Backlog[1], v.Prefilling[1] = 9, 9000, 9
+	v.InFlight[1], v.Backlog[1], v.Work[1], v.Prefilling[1] = 9, 9000, 200, 9
 	steps := []struct {
 		after float64
 		want  int32
@@ -203,7 +205,7 @@ func TestBlindUsesNoReading(t *testing.T) {
 	v := evenView(2)
 	v.Now += 60
 	v.Snapshot.Waiting[1], v.Snapshot.Running[1], v.Snapshot.KVUse[1] = 900, 200, 1
-	v.InFlight[0], v.Prefilling[0], v.Backlog[0], v.SentSince[0] = 5, 5, 5000, 5
+	v.InFlight[0], v.Prefilling[0], v.Backlog[0], v.Work[0], v.SentSince[0] = 5, 5, 5000, 100, 5
 	for _, p := range []*Profile{Latency(), allScorers()} {
 		if d := p.Decide(v); !d.Blind || d.Endpoint != 1 {
 			t.Errorf("%s: got %+v, want blind and the endpoint with nothing in flight", p.Name, d)

@@ -20,15 +20,17 @@ func randomView(n int, seed uint64) *View {
 		Waiting: col(20), Running: col(100), KVUse: col(1), KVTokens: col(400_000)}
 	v := &View{Snapshot: s, Now: 100, Seed: r.Uint64(), StaleAfter: 2,
 		Request:  Request{Model: "m", Adapter: "a", PromptTokens: 2000, OutputTokens: 200, Units: 30, UnitTokens: 64, Affinity: r.Uint64()},
-		InFlight: col(50), Prefilling: col(5), Backlog: col(9000), Head: col(3000), HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: col(90_000),
+		InFlight: col(50), Prefilling: col(5), Backlog: col(9000), Work: col(300), Head: col(100), Context: col(50_000), HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: col(90_000),
 		SentSince: col(3), LastCold: make([]float64, n), EjectedUntil: make([]float64, n), Match: col(30),
 		Adapters: make([]Adapter, n), Tried: make([]bool, n),
-		Rates: []Rate{{"h100", .02, 8}, {"a10g", .33, 35}}, MeanUncached: 700, MeanOutput: 200}
+		Rates: []Rate{{Name: "h100", Step: Step{T0: 6, PA: 4, PB: .02, PC: 1, DB: .01, DC: .04}, Prefill: 1, Decode: 1},
+			{Name: "a10g", Step: Step{T0: 32, PA: 16, PB: .33, PC: 9, DB: .06, DC: .3}, Prefill: 1, Decode: 1}}, MeanUncached: 700, MeanOutput: 200}
 	for i := range n {
 		s.Names = append(s.Names, fmt.Sprintf("10.0.%d.%d:8000", i/256, i%256))
 		s.Hashes = append(s.Hashes, HashName(s.Names[i]))
 		s.Kinds[i] = int32(i % 2)
 		s.ReadAt[i], v.HeadSince[i], v.LastCold[i] = 99+r.Float64(), 99+r.Float64(), 90*r.Float64()
+		v.Work[i] += v.Head[i] // a part of it
 		v.StepEnd[i] = 100 + .001*float64(i%50)
 		v.Adapters[i] = Adapter(r.IntN(int(AdapterMissing)))
 	}
@@ -70,7 +72,7 @@ func TestNewBeginningsSpreadOverCaches(t *testing.T) {
 	for i := range uint64(300) {
 		v := randomView(3, 1)
 		v.Snapshot.Kinds = make([]int32, 3)
-		for _, c := range []Column{v.Snapshot.Waiting, v.Snapshot.Running, v.Snapshot.KVUse, v.InFlight, v.Prefilling, v.Backlog, v.Held, v.SentSince, v.Match} {
+		for _, c := range []Column{v.Snapshot.Waiting, v.Snapshot.Running, v.Snapshot.KVUse, v.InFlight, v.Prefilling, v.Backlog, v.Work, v.Head, v.Held, v.Context, v.SentSince, v.Match} {
 			clear(c)
 		}
 		clear(v.Adapters)

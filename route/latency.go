@@ -4,26 +4,25 @@ const (
 	// decodeShare is how much of the expected decode time counts: what it slows others down by. Experiments settled on
 	// 5 %.
 	decodeShare = .05
-	// kvWaitFactor is how much longer than on average the KV cache takes to come free when it is needed.
-	kvWaitFactor = 2
-	// Computing again what is held elsewhere counts congestion · b²/(1−b) times more where the share b of the pool is
-	// busy, at most maxCongestion times.
-	congestion, maxCongestion = 2, 60
-	// decodeSlots is the batch size at which an endpoint decodes at about half its unloaded speed.
-	decodeSlots = 256
+	// decodeOthers is how much of the time counts that a request takes from those that decode beside it, next to its own.
+	decodeOthers = .5
+	// Computing again what is held elsewhere counts againFactor times, since those who come after wait for it too; and
+	// congestion · b²/(1−b) times more where the share b of the pool is busy, at most maxCongestion times.
+	againFactor, congestion, maxCongestion = 2, 2, 60
 	// headProgress caps how much of the oldest prefill may be assumed done before its first token is seen.
 	headProgress = .9
 )
 
 // Latency makes the default profile: the least expected cost in milliseconds, with no weights to tune. Its terms are
-// the request's own time to first token there (wait, prefill, kvWait, adapter), a share of its decode time, and what an
-// endpoint that fails requests makes them lose (errors).
+// the request's own time to first token there (wait, prefill, launch, kvWait, adapter), a share of its decode time and of
+// what that costs the others, and what an endpoint that fails requests makes them lose (errors).
 func Latency() *Profile {
 	return &Profile{
 		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
 		Terms: []Term{
 			{Name: "wait", Weight: 1, Score: waitMS},
 			{Name: "prefill", Weight: 1, Score: prefillMS},
+			{Name: "launch", Weight: 1, Score: launchMS},
 			{Name: "kvWait", Weight: 1, Score: kvWaitMS},
 			{Name: "adapter", Weight: 1, Score: adapterMS},
 			{Name: "decode", Weight: 1, Score: decodeMS},
@@ -33,35 +32,34 @@ func Latency() *Profile {
 	}
 }
 
-// waitMS is the time until the engine can begin with this request: prefill of what we sent there before and of what
-// others queued there, less the progress of what it computes now; or the rest of its step if that is decoding only.
+// waitMS is the time until the step begins in which the engine can compute this request: prefill of what we sent there
+// before and of what others queued there, and the rest of the step under way. A step that computes prompts is at most
+// headProgress done until its first token shows; of one whose end is not known, half is to come.
 func waitMS(dst Column, v *View) {
 	kinds, rates := v.Snapshot.Kinds, v.Rates
-	waiting, own, backlog := v.waiting, v.column(v.Prefilling), v.column(v.Backlog)
+	waiting, running := v.waiting, v.running
+	prefilling, own, work, head, context := v.column(v.Prefilling), v.column(v.InFlight), v.column(v.Work), v.column(v.Head), v.column(v.Context)
 	for i := range dst {
-		tokens := backlog[i]
-		if others := waiting[i] - own[i]; others > 0 && others <= huge { // false for NaN
-			tokens += others * v.MeanUncached
+		r := &rates[kinds[i]]
+		ms := work[i]
+		if others := waiting[i] - prefilling[i]; others > 0 && others <= huge { // false for NaN
+			ms += others * r.Compute(v.MeanUncached, 0)
 		}
-		dst[i] = tokens * rates[kinds[i]].Prefill
-	}
-	head := v.column(v.Head)
-	for i, since := range v.HeadSince {
-		if own[i] <= 0 {
-			continue
+		ms *= r.Prefill
+		batch := busy(own[i], running[i])
+		switch {
+		case head[i] > 0 && v.HeadSince != nil:
+			step := r.Prefill * (head[i] + r.Launch(head[i], batch, context[i]))
+			done := min(max(float32(v.Now-v.HeadSince[i])*1000, 0), headProgress*step)
+			ms = max(ms+step-r.Prefill*head[i]-done, step-done)
+		case v.StepEnd != nil && v.StepEnd[i] > v.Now:
+			if left := float32(v.StepEnd[i]-v.Now) * 1000; left <= huge {
+				ms += left
+			}
+		case batch > 0 && (v.StepEnd == nil || v.StepEnd[i] == 0):
+			ms += r.Decode * r.Token(batch, context[i]) / 2
 		}
-		done := float32(v.Now-since) * 1000
-		if most := headProgress * head[i] * rates[kinds[i]].Prefill; done > most {
-			done = most
-		}
-		if done > 0 {
-			dst[i] = max(dst[i]-done, 0)
-		}
-	}
-	for i, end := range v.StepEnd {
-		if left := float32(end-v.Now) * 1000; left > 0 && left <= huge {
-			dst[i] += left
-		}
+		dst[i] = ms
 	}
 }
 
@@ -81,30 +79,47 @@ func (r *Request) uncached(match float32) float32 {
 // rent has come to the price; knowing nothing of the future that is at most twice as dear as knowing all (ski rental:
 // Karlin and others, 1988).
 func prefillMS(dst Column, v *View) {
-	kinds, rates, match := v.Snapshot.Kinds, v.Rates, v.column(v.Match)
+	kinds, match := v.Snapshot.Kinds, v.column(v.Match)
 	least, price := v.Request.uncached(v.bestMatch()), v.recompute()
 	for i := range dst {
-		rate := rates[kinds[i]].Prefill
-		dst[i] = least*rate + v.again(match[i], least, rate, price)
+		r := &v.Rates[kinds[i]]
+		dst[i] = v.Request.compute(r, least) + v.again(r, match[i], least, price)
 	}
 }
 
+// compute is the time to compute so many of the prompt's last tokens.
+func (r *Request) compute(rate *Rate, uncached float32) float32 {
+	return rate.Prefill * rate.Compute(uncached, r.PromptTokens-uncached)
+}
+
 // again is what computing held tokens again costs at an endpoint that holds match units, beyond what has been paid.
-func (v *View) again(match, least, rate, price float32) float32 {
-	ms := (v.Request.uncached(match) - least) * rate * price
+func (v *View) again(r *Rate, match, least, price float32) float32 {
+	ms := (v.Request.compute(r, v.Request.uncached(match)) - v.Request.compute(r, least)) * price
 	if v.Request.Missed > 0 {
 		ms -= v.Request.Missed
 	}
 	return max(ms, 0)
 }
 
+// launchMS is what the step costs that computes the request besides its tokens: the step itself, and the requests that
+// decode in it.
+func launchMS(dst Column, v *View) {
+	kinds, match, work, head := v.Snapshot.Kinds, v.column(v.Match), v.column(v.Work), v.column(v.Head)
+	running, own, context := v.running, v.column(v.InFlight), v.column(v.Context)
+	for i := range dst {
+		r, uncached := &v.Rates[kinds[i]], v.Request.uncached(match[i])
+		together := max(work[i]-head[i], 0) + r.Compute(uncached, v.Request.PromptTokens-uncached)
+		dst[i] = r.Prefill * r.Launch(together, busy(own[i], running[i]), context[i])
+	}
+}
+
 // recompute is how many times computing something again counts.
 func (v *View) recompute() float32 {
 	if !(v.Busy > 0) {
-		return 1
+		return againFactor
 	}
 	busy := min(v.Busy, 1)
-	return 1 + min(congestion*busy*busy/max(1-busy, .01), maxCongestion)
+	return againFactor + min(congestion*busy*busy/max(1-busy, .01), maxCongestion)
 }
 
 // bestMatch is the most units that a kept endpoint holds.
@@ -127,7 +142,7 @@ func (v *View) missed(total float32) float32 {
 	}
 	least, ideal, price := v.Request.uncached(most), total, v.recompute()
 	for i, m := range v.Match {
-		again := v.again(m, least, v.Rates[v.Snapshot.Kinds[i]].Prefill, price)
+		again := v.again(&v.Rates[v.Snapshot.Kinds[i]], m, least, price)
 		if v.keep[i] && v.total[i]-again < ideal {
 			ideal = v.total[i] - again
 		}
@@ -137,12 +152,11 @@ func (v *View) missed(total float32) float32 {
 
 // kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and
 // their output: charging a shared prefix once per request makes the endpoint that holds it look full and drives its
-// traffic away. A running request frees what it added within as many steps as it has tokens of output.
+// traffic away. A full cache comes free within as many steps as a request has tokens of output, whoever holds it.
 func kvWaitMS(dst Column, v *View) {
 	s := v.Snapshot
 	waiting, running, use := v.waiting, v.running, v.use
-	held, own, match := v.column(v.Held), v.column(v.InFlight), v.column(v.Match)
-	steps := kvWaitFactor * v.MeanOutput / max(v.MeanUncached+v.MeanOutput, 1) // per token and running request
+	held, own, match, context := v.column(v.Held), v.column(v.InFlight), v.column(v.Match), v.column(v.Context)
 	for i, size := range s.KVTokens {
 		used := held[i]
 		scraped := size * kvShare(use[i])
@@ -155,18 +169,21 @@ func kvWaitMS(dst Column, v *View) {
 		dst[i] = 0
 		over := used + v.Request.uncached(match[i]) + v.Request.OutputTokens - size
 		if size > 0 && over > 0 {
-			dst[i] = steps * v.Rates[s.Kinds[i]].Decode * over / max(busy(own[i], running[i]), 1)
+			r, batch := &v.Rates[s.Kinds[i]], busy(own[i], running[i])
+			dst[i] = v.MeanOutput * r.Decode * r.Token(batch, context[i]) * over / size
 		}
 	}
 }
 
-// decodeMS is the share of the request's decode time that counts, on an endpoint that slows down as it fills.
+// decodeMS is the share of the request's decode time that counts, and what it slows the others down by meanwhile.
 func decodeMS(dst Column, v *View) {
-	kinds, rates := v.Snapshot.Kinds, v.Rates
-	running, own := v.running, v.column(v.InFlight)
+	kinds := v.Snapshot.Kinds
+	running, own, context := v.running, v.column(v.InFlight), v.column(v.Context)
 	share := decodeShare * v.Request.OutputTokens
+	adds := v.Request.PromptTokens + v.Request.OutputTokens/2
 	for i := range dst {
-		dst[i] = share * rates[kinds[i]].Decode * (1 + busy(own[i], running[i])/decodeSlots)
+		r, batch := &v.Rates[kinds[i]], busy(own[i], running[i])
+		dst[i] = share * r.Decode * (r.Token(batch, context[i]) + decodeOthers*batch*(r.DB+r.DC*adds*1e-3))
 	}
 }
 

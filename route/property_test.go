@@ -57,7 +57,7 @@ func wildView(seed uint64, bad ...float32) *View {
 			v.LastCold[i] = 0
 		}
 	}
-	for _, c := range []*Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Head, &v.Held, &v.SentSince, &v.Match} {
+	for _, c := range []*Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Work, &v.Head, &v.Held, &v.Context, &v.SentSince, &v.Match} {
 		if r.IntN(10) == 0 {
 			*c = nil
 		}
@@ -185,7 +185,7 @@ func permuted(v *View, seed uint64) *View {
 	s.Names, s.Hashes, s.States, s.Why = reorder(s.Names, order), reorder(s.Hashes, order), reorder(s.States, order), reorder(s.Why, order)
 	s.Kinds, s.ReadAt = reorder(s.Kinds, order), reorder(s.ReadAt, order)
 	for _, c := range []*Column{&s.Waiting, &s.Running, &s.KVUse, &s.KVTokens,
-		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Head, &w.Held, &w.SentSince, &w.Match, &w.Errors} {
+		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Work, &w.Head, &w.Held, &w.Context, &w.SentSince, &w.Match, &w.Errors} {
 		*c = reorder(*c, order)
 	}
 	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil, &w.LastByte} {
@@ -254,14 +254,14 @@ func TestTiesScaleWithWeights(t *testing.T) {
 }
 
 // A better reading of one endpoint never makes its own total worse. Others' totals do change in relative scorers
-// (queue, runningRequests, predictedLatency), and may change places among themselves. One exception is meant: fewer
-// running requests free a full KV cache more slowly, so Running is left out where kvWait counts.
+// (queue, runningRequests, predictedLatency), and may change places among themselves.
 func TestBetterReadingNeverHurts(t *testing.T) {
 	better := map[string]func(v *View, i int){
 		"waiting": func(v *View, i int) { v.Snapshot.Waiting[i] *= .7 },
 		"running": func(v *View, i int) { v.Snapshot.Running[i] *= .7 },
 		"kvUse":   func(v *View, i int) { v.Snapshot.KVUse[i] *= .7 },
-		"backlog": func(v *View, i int) { v.Backlog[i] *= .7 },
+		"work":    func(v *View, i int) { v.Work[i] = v.Head[i] + .7*(v.Work[i]-v.Head[i]) },
+		"context": func(v *View, i int) { v.Context[i] *= .7 },
 		"held":    func(v *View, i int) { v.Held[i] *= .7 },
 		"match":   func(v *View, i int) { v.Match[i] = min(v.Match[i]+3, float32(v.Request.Units)) },
 		"adapter": func(v *View, i int) { v.Adapters[i] = AdapterResident },
@@ -272,17 +272,9 @@ func TestBetterReadingNeverHurts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	delete(weights, ScorerPredictedLatency)
-	noKVWait, err := Weights(weights)
-	if err != nil {
-		t.Fatal(err)
-	}
 	for seed := range uint64(views / 4) {
 		for what, improve := range better {
-			for _, p := range []*Profile{Latency(), all, noKVWait} {
-				if what == "running" && p != noKVWait {
-					continue
-				}
+			for _, p := range []*Profile{Latency(), all} {
 				v := randomView(6, seed)
 				for i := range v.Snapshot.Names {
 					v.Snapshot.KVTokens[i] /= 4 // so that kvWait has a say
@@ -385,11 +377,11 @@ func TestReplay(t *testing.T) {
 1 lines skipped; the first: cannot replay line 21: cannot read record: unexpected end of JSON input
 
 request    was                       is  recorded total  its total here   total of is
-request-0  10.0.0.2:8000  10.0.0.0:8000         280.205    2.000 places  0.000 places
-request-1  10.0.0.2:8000  10.0.0.0:8000         309.493    2.000 places  0.000 places
-request-2  10.0.0.2:8000  10.0.0.0:8000         361.581    2.000 places  0.000 places
-request-3  10.0.0.2:8000  10.0.0.0:8000         218.606    2.000 places  0.000 places
-request-6  10.0.0.2:8000  10.0.0.0:8000         326.037    2.000 places  0.000 places
+request-0  10.0.0.2:8000  10.0.0.0:8000         516.615    2.000 places  0.000 places
+request-1  10.0.0.2:8000  10.0.0.0:8000         384.591    2.000 places  0.000 places
+request-3  10.0.0.2:8000  10.0.0.0:8000         367.838    2.000 places  0.000 places
+request-4  10.0.0.2:8000  10.0.0.0:8000         570.421    2.000 places  0.000 places
+request-6  10.0.0.2:8000  10.0.0.0:8000         232.927    2.000 places  0.000 places
 and 5 more
 `
 	if diff := cmp.Diff(want, text.String()); diff != "" {
@@ -409,9 +401,9 @@ func FuzzReadRecord(f *testing.F) {
 			f.Add(line)
 		}
 	}
-	f.Add([]byte(`{"view":{"snapshot":{"names":[],"states":[]}},"decision":{"endpoint":-1,"fallbacks":[-1,-1]}}`))
-	f.Add([]byte(`{"view":{"snapshot":{"names":["a"],"kinds":[7]}}}`))
-	f.Add([]byte(`{"decision":{"endpoint":9}}`))
+	f.Add([]byte(`{"format":2,"view":{"snapshot":{"names":[],"states":[]}},"decision":{"endpoint":-1,"fallbacks":[-1,-1]}}`))
+	f.Add([]byte(`{"format":2,"view":{"snapshot":{"names":["a"],"kinds":[7]}}}`))
+	f.Add([]byte(`{"format":2,"decision":{"endpoint":9}}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		r, err := readRecord(line)
 		if err != nil {

@@ -14,6 +14,9 @@ import (
 // Record is one decision with everything it was made from: one line of JSON, what replay reads and what a bug report
 // attaches. It holds no prompt text, only its size and a hash of its beginning.
 type Record struct {
+	// Format is recordFormat where this version wrote it. Records of other formats can't be read: what a decision is made from has
+	// changed.
+	Format int `json:"format"`
 	// ID is the request's x-request-id.
 	ID string `json:"id"`
 	// Time is the wall-clock time of the decision, RFC 3339, for people.
@@ -31,6 +34,10 @@ type Record struct {
 	Cached      int  `json:"cached,omitempty"`
 	CachedExact bool `json:"cachedExact,omitempty"`
 }
+
+// recordFormat grows when columns change their meaning. 2: rates are shapes with factors, Head is milliseconds; before, records
+// had no format.
+const recordFormat = 2
 
 // The names of profiles.
 const (
@@ -79,7 +86,7 @@ func (p *Profile) Weights() map[string]float64 {
 // Record keeps d, which p made of v, with all it was made from; the caller adds ID, Time and Pool. v's columns become
 // the record's: what goes on being used is handed in as a Clone.
 func (p *Profile) Record(v *View, d Decision) Record {
-	return Record{Profile: p.Name, Weights: p.Weights(), View: *v, Decision: d}
+	return Record{Format: recordFormat, Profile: p.Name, Weights: p.Weights(), View: *v, Decision: d}
 }
 
 // OwnProfile makes the profile that made the decision.
@@ -115,6 +122,9 @@ func readRecord(line []byte) (*Record, error) {
 	r := new(Record)
 	if err := json.Unmarshal(line, r); err != nil {
 		return nil, fmt.Errorf("cannot read record: %w", err)
+	}
+	if r.Format != recordFormat {
+		return nil, fmt.Errorf("cannot use record %q: its format is %d and this version reads %d: use the version that wrote it", r.ID, r.Format, recordFormat)
 	}
 	if s := r.View.Snapshot; s != nil {
 		s.Hashes = make([]uint64, s.Len())
@@ -154,7 +164,8 @@ func (v *View) Check() error {
 		set  bool
 	}{
 		{"inFlight", len(v.InFlight), v.InFlight != nil}, {"prefilling", len(v.Prefilling), v.Prefilling != nil},
-		{"backlog", len(v.Backlog), v.Backlog != nil}, {"head", len(v.Head), v.Head != nil},
+		{"backlog", len(v.Backlog), v.Backlog != nil}, {"work", len(v.Work), v.Work != nil}, {"context", len(v.Context), v.Context != nil},
+		{"head", len(v.Head), v.Head != nil},
 		{"headSince", len(v.HeadSince), v.HeadSince != nil}, {"held", len(v.Held), v.Held != nil},
 		{"stepEnd", len(v.StepEnd), v.StepEnd != nil},
 		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
@@ -186,7 +197,8 @@ func (v *View) Clone() View {
 	c := *v
 	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero = nil, nil, nil, nil, nil, nil, nil
 	c.waiting, c.running, c.use, c.masked = nil, nil, nil, [3]Column{}
-	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Head, &c.Held, &c.SentSince, &c.Match, &c.Cached, &c.Errors, &c.SlotIdle, &c.SlotAhead} {
+	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Work, &c.Head, &c.Held, &c.Context, &c.SentSince, &c.Match, &c.Cached,
+		&c.Errors, &c.SlotIdle, &c.SlotAhead} {
 		*col = slices.Clone(*col)
 	}
 	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte, &c.LoadEnd} {

@@ -119,16 +119,6 @@ const (
 	AdapterMissing
 )
 
-// Rate is what has been learned of one kind of endpoint (model, GPU, engine), shared by all endpoints of that kind.
-type Rate struct {
-	// Name says which kind, for explanations.
-	Name string `json:"name"`
-	// Prefill is milliseconds per uncached prompt token, > 0.
-	Prefill float32 `json:"prefill"`
-	// Decode is milliseconds between output tokens, > 0.
-	Decode float32 `json:"decode"`
-}
-
 // Snapshot is what was known about a pool's endpoints at one moment, as columns of equal length with one value per
 // endpoint. It never changes once published.
 type Snapshot struct {
@@ -183,7 +173,9 @@ type View struct {
 	Prefilling Column `json:"prefilling"`
 	// Backlog is the sum of the uncached prompt tokens of those.
 	Backlog Column `json:"backlog"`
-	// Head is the uncached prompt tokens of those that the engine computes now, as far as we can tell.
+	// Work is what computing those takes by the kind's shape, in milliseconds at a factor of 1.
+	Work Column `json:"work"`
+	// Head is the part of Work that the engine computes now, as far as we can tell.
 	Head Column `json:"head"`
 	// HeadSince is when the engine can have begun with Head at the earliest: it was sent, and the step before was seen
 	// to end.
@@ -193,6 +185,8 @@ type View struct {
 	StepEnd []float64 `json:"stepEnd,omitempty"`
 	// Held is the tokens that our requests in flight add to the KV cache: uncached prompt, never a shared prefix.
 	Held Column `json:"held"`
+	// Context is the tokens of context of our requests in flight, halfway through their output.
+	Context Column `json:"context"`
 	// SentSince is how many requests were sent there after the last reading was taken, and have not finished.
 	SentSince Column `json:"sentSince"`
 	// LastCold is when a request without any prefix match was last sent there, in seconds; 0 means never.

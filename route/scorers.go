@@ -254,7 +254,7 @@ func scorePredictedLatency(dst Column, v *View) {
 	for i := range dst {
 		dst[i] = 1
 	}
-	for _, part := range [...]Scorer{waitMS, prefillMS, kvWaitMS, adapterMS} {
+	for _, part := range [...]Scorer{waitMS, prefillMS, launchMS, kvWaitMS, adapterMS} {
 		part(v.part, v)
 		for i, ms := range v.part {
 			dst[i] += ms

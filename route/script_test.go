@@ -48,10 +48,11 @@ func (s *script) endpoints(t *testing.T, d *datadriven.TestData) {
 	zeros := func() Column { return make(Column, n) }
 	snap := &Snapshot{Version: 1, States: make([]State, n), Why: make([]string, n), Kinds: make([]int32, n), ReadAt: make([]float64, n),
 		Waiting: zeros(), Running: zeros(), KVUse: zeros(), KVTokens: zeros()}
-	s.view = View{Snapshot: snap, Now: now, StaleAfter: 2, InFlight: zeros(), Prefilling: zeros(), Backlog: zeros(), Head: zeros(),
+	s.view = View{Snapshot: snap, Now: now, StaleAfter: 2, InFlight: zeros(), Prefilling: zeros(), Backlog: zeros(), Work: zeros(), Head: zeros(), Context: zeros(),
 		HeadSince: make([]float64, n), StepEnd: make([]float64, n), Held: zeros(), SentSince: zeros(), LastCold: make([]float64, n), EjectedUntil: make([]float64, n), LastByte: make([]float64, n), Errors: zeros(),
 		Match: zeros(), Adapters: make([]Adapter, n), Tried: make([]bool, n), MeanUncached: 500, MeanOutput: 200,
-		Rates: []Rate{{"h100", .02, 8}, {"a10g", .3, 35}}}
+		Rates: []Rate{{Name: "h100", Step: Step{T0: 6, PA: 4, PB: .02, PC: 1, DB: .01, DC: .04}, Prefill: 1, Decode: 1},
+			{Name: "a10g", Step: Step{T0: 32, PA: 16, PB: .3, PC: 9, DB: .06, DC: .3}, Prefill: 1, Decode: 1}}}
 	for i, line := range lines[1:] {
 		cells := strings.Fields(line)
 		if len(cells) != len(header) {
@@ -66,6 +67,8 @@ func (s *script) endpoints(t *testing.T, d *datadriven.TestData) {
 				t.Fatalf("%s: column %q is not known", d.Pos, header[c])
 			}
 		}
+		r := &s.view.Rates[snap.Kinds[i]] // tables give tokens
+		s.view.Work[i], s.view.Head[i] = r.Compute(s.view.Backlog[i], 0), r.Compute(s.view.Head[i], 0)
 	}
 	snap.Hashes = make([]uint64, n)
 	for i, name := range snap.Names {
@@ -113,7 +116,7 @@ func (s *script) number(t *testing.T, i int, column, cell string) bool {
 		}
 	}
 	columns := map[string]Column{"waiting": snap.Waiting, "running": snap.Running, "kv": snap.KVUse, "kvTokens": snap.KVTokens,
-		"inFlight": v.InFlight, "prefilling": v.Prefilling, "backlog": v.Backlog, "head": v.Head, "held": v.Held,
+		"inFlight": v.InFlight, "prefilling": v.Prefilling, "backlog": v.Backlog, "head": v.Head, "held": v.Held, "context": v.Context,
 		"sentSince": v.SentSince, "match": v.Match, "errors": v.Errors}
 	if c, ok := columns[column]; ok {
 		c[i] = float32(x)

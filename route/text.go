@@ -86,16 +86,26 @@ func (t *explainer) request() {
 	if r.Adapter != "" {
 		t.line("adapter: %q", r.Adapter)
 	}
-	for _, rate := range t.v.Rates {
-		t.line("kind %s: %s ms per uncached prompt token, %s ms per output token", printable(rate.Name), short(rate.Prefill), short(rate.Decode))
+	for i := range t.v.Rates {
+		t.kind(&t.v.Rates[i])
 	}
+}
+
+// kind writes what a step takes there.
+func (t *explainer) kind(r *Rate) {
+	source := ""
+	if r.Source != "" {
+		source = " (" + printable(r.Source) + ")"
+	}
+	t.line("kind %s: a step takes max(%s, %s + %s a prompt token) + %s a million pairs, × %.2f; with output alone %s + %s a request + %s per 1000 tokens of context, × %.2f ms%s",
+		printable(r.Name), short(r.T0), short(r.PA), short(r.PB), short(r.PC), r.Prefill, short(r.T0), short(r.DB), short(r.DC), r.Decode, source)
 }
 
 // readings writes what was known of each endpoint.
 func (t *explainer) readings() {
 	v, s := t.v, t.v.Snapshot
 	header := []string{"known of", "kind", "read ago", "waiting", "running", "KV use", "KV tokens",
-		"in flight", "prefilling", "backlog", "held", "match"}
+		"in flight", "prefilling", "backlog", "work", "held", "context", "match"}
 	if v.Adapters != nil {
 		header = append(header, "adapter")
 	}
@@ -103,7 +113,7 @@ func (t *explainer) readings() {
 	for i, name := range s.Names {
 		row := []string{printable(name), printable(v.Rates[s.Kinds[i]].Name), t.age(i), t.reading(s.Waiting[i], 1, ""), t.reading(s.Running[i], 1, ""),
 			t.reading(s.KVUse[i], 100, "%"), t.reading(s.KVTokens[i], 1, "")}
-		for _, own := range []Column{v.InFlight, v.Prefilling, v.Backlog, v.Held, v.Match} {
+		for _, own := range []Column{v.InFlight, v.Prefilling, v.Backlog, v.Work, v.Held, v.Context, v.Match} {
 			x := float32(0)
 			if own != nil {
 				x = own[i]

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -135,11 +136,15 @@ func newProduction(w *world, profile *route.Profile) *production {
 		p.names = append(p.names, name)
 		ep := fleet.Endpoint{Name: name, Host: name}
 		if w.o.Labels {
-			ep.Labels = map[string]string{fleet.LabelGPU: e.cfg.Profile.GPU}
+			ep.Labels = map[string]string{fleet.LabelGPU: e.cfg.Profile.GPU, fleet.LabelTP: strconv.Itoa(e.cfg.Profile.TP)}
 		}
 		endpoints = append(endpoints, ep)
 	}
-	p.pool.Apply(fleet.PoolConfig{Name: "sim", Model: "sim", Profile: profile, Endpoints: endpoints})
+	model := w.engines[0].cfg.Profile.Model
+	if precision := w.engines[0].cfg.Profile.Precision; precision != "bf16" {
+		model += "-" + precision
+	}
+	p.pool.Apply(fleet.PoolConfig{Name: "sim", Model: model, Profile: profile, Endpoints: endpoints})
 	return p
 }
 

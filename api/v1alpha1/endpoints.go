@@ -52,7 +52,8 @@ type EndpointEntry struct {
 	// +kubebuilder:validation:MinLength=1
 	Address string `json:"address"`
 	// Labels are what modelSelector selects on. The label gpu, or else the one of GPU discovery,
-	// nvidia.com/gpu.product, names the kind of GPU, and endpoints of one kind share what is learned of their speed.
+	// nvidia.com/gpu.product, names the kind of GPU, and "tp" how many share the model; endpoints of one kind share what is
+	// learned of their speed.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
 	// Drain keeps new requests away and lets those under way finish.

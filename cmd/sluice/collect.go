@@ -67,8 +67,8 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.units, float64(s.PrefixUnits))
 			gauge(c.held, float64(s.HeldTokens))
 			gauge(c.age, s.Age)
-			gauge(c.prefill, float64(s.Rate.Prefill)/1000)
-			gauge(c.decode, float64(s.Rate.Decode)/1000)
+			gauge(c.prefill, float64(s.Rate.PromptTokenMS())/1000)
+			gauge(c.decode, float64(s.Rate.OutputTokenMS())/1000)
 		}
 		ch <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, float64(ready), p.Name())
 	}

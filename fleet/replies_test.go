@@ -1,0 +1,42 @@
+package fleet
+
+import (
+	"math"
+	"testing"
+)
+
+// The next turn of a conversation finds the last answer where it was given, and nowhere else.
+func TestAnswersAreHeldWhereTheyWereGiven(t *testing.T) {
+	p := newPool(t, 2)
+	observeAll(p, 0)
+	l := pick(t, p, 1, prompt(1, 4*unitBytes+100))
+	l.FirstByte(sec(1.1))
+	l.Done(sec(2), Outcome{OutputTokens: 100})
+	next := prompt(1, 7*unitBytes)
+	next.Record = true
+	again, c := p.Pick(sec(3), next)
+	again.Done(sec(3), Outcome{Ending: Aborted})
+	want := 4 + (25+100)/c.View.Request.UnitTokens // 25 tokens of the prompt are beyond its last block
+	if got := c.View.Match[l.ep.row]; math.Abs(float64(got-want)) > .01 {
+		t.Errorf("where it was given: got a match of %v units, want %v", got, want)
+	}
+	if got := c.View.Match[1-l.ep.row]; got != 0 {
+		t.Errorf("elsewhere: got a match of %v units, want none", got)
+	}
+}
+
+// A block that several prompts end in, such as a system prompt's last, tells nothing of what follows it.
+func TestAnswersToCommonPromptsTellNothing(t *testing.T) {
+	p := newPool(t, 1)
+	observeAll(p, 0)
+	pick(t, p, 1, prompt(1, 8*unitBytes)).Done(sec(2), Outcome{OutputTokens: 100})
+	common := prompt(1, 4*unitBytes+100) // all of its blocks are held
+	pick(t, p, 3, common).Done(sec(4), Outcome{OutputTokens: 100})
+	other := prompt(1, 4*unitBytes+900)
+	other.Blocks[4], other.Blocks[5], other.Blocks[6], other.Record = 1, 2, 3, true
+	l, c := p.Pick(sec(5), other)
+	l.Done(sec(5), Outcome{Ending: Aborted})
+	if got := c.View.Match[0]; got != 4 {
+		t.Errorf("got a match of %v units, want 4", got)
+	}
+}
