@@ -58,7 +58,8 @@ test-vllm: needs-cc needs-python ## the gateway before two real vLLM servers on 
 bench: ## benchmarks of every room
 	$(GO) test -run '^$$' -bench . -benchmem $(PACKAGES)
 
-bench-peers: needs-python ## this gateway beside other routers, each before the same simulated servers: some ten minutes
+# SLUICE_PEERS_FOR (30s) is how long requests arrive in a round, SLUICE_PEERS_ROUNDS (3) how many rounds there are.
+bench-peers: needs-python ## this gateway beside other routers, each before the same simulated servers: half an hour
 	$(GO) test -tags peers -count 1 -timeout 60m -v ./e2e/
 
 bench-proxy: ## the proxy beside the standard library's reverse proxy
