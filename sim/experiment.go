@@ -34,6 +34,8 @@ type Experiment struct {
 	Replicas     int
 	Share        bool
 	Scrape, Wire time.Duration
+	// Objective is what good requests keep; its zero value means DefaultObjective.
+	Objective Objective
 	// For is how long requests arrive, 0 means what the row says; the first 20 s don't count.
 	For time.Duration
 	// Workers is how many runs there are at a time, 0 means GOMAXPROCS. The figures don't depend on it.
@@ -48,6 +50,8 @@ func (e Experiment) Run(ctx context.Context) (*Table, error) {
 	if e.Policies == nil {
 		e.Policies = PoliciesA()
 	}
+	e.Objective.TTFT = cmp.Or(e.Objective.TTFT, DefaultObjective().TTFT)
+	e.Objective.TPOT = cmp.Or(e.Objective.TPOT, DefaultObjective().TPOT)
 	e.Seeds, e.Replicas, e.Workers = max(e.Seeds, 1), max(e.Replicas, 1), cmp.Or(e.Workers, runtime.GOMAXPROCS(0))
 	if e.Progress == nil {
 		e.Progress = func(int, int) {}
@@ -96,7 +100,7 @@ func (e *Experiment) one(row, policy int, seed uint64) figures {
 	r := &e.Rows[row]
 	length := e.length(r)
 	return Run(Options{Engines: r.Engines, Labels: e.Labels, Requests: r.Requests(seed, length), Policy: e.Policies[policy], Replicas: e.Replicas, Share: e.Share,
-		Scrape: e.Scrape, Wire: e.Wire, Warm: warmUp, Until: length, End: length + drainFor, Seed: seed}).figures()
+		Scrape: e.Scrape, Wire: e.Wire, Warm: warmUp, Until: length, End: length + drainFor, Faults: r.Faults, Seed: seed}).figures(e.Objective)
 }
 
 func (e *Experiment) length(r *Row) time.Duration { return cmp.Or(e.For, r.Length, runFor) }

@@ -23,17 +23,22 @@ type Result struct {
 	// CachedTokens of PromptTokens were found in the engines' caches.
 	CachedTokens, PromptTokens float64
 	tokensPerSecond            float64
+	busy                       []float64     // seconds of steps of each endpoint
+	shocked                    time.Duration // when the engines were flooded, 0 for never
 }
 
 type outcome struct {
 	ttft     float64 // seconds; of a request without a first token, how long it had waited
 	tpot     float64 // seconds per token after the first of those that came, NaN when there is none
+	e2e      float64 // seconds to the last token; of a request that did not finish, how long it had taken
 	answered bool
+	finished bool
+	arrived  time.Duration
 }
 
 // add counts a request that has had so many tokens.
 func (r *Result) add(f *flight, now time.Duration, tokens int, failed, finished bool) {
-	o := outcome{tpot: math.NaN(), answered: f.first != 0}
+	o := outcome{tpot: math.NaN(), e2e: (now - f.arrived).Seconds(), answered: f.first != 0, finished: finished, arrived: f.arrived}
 	if o.answered {
 		o.ttft = (f.first - f.arrived).Seconds()
 		r.PromptTokens += float64(f.seq.Prompt)
@@ -136,28 +141,56 @@ func (r *Result) TokensPerSecond() float64 { return r.tokensPerSecond }
 // Lost is the share of counted requests that failed or did not finish.
 func (r *Result) Lost() float64 { return float64(r.Failed+r.Unfinished) / float64(len(r.counted)) }
 
+// Imbalance is the longest time that an endpoint was busy, as a multiple of the mean: 1 when all worked for as long.
+func (r *Result) Imbalance() float64 {
+	most, sum := 0., 0.
+	for _, s := range r.busy {
+		most, sum = max(most, s), sum+s
+	}
+	return most * float64(len(r.busy)) / sum
+}
+
 // Measure is a figure of a run.
 type Measure uint8
 
-// Times to first token in seconds, and the other figures of a run.
+// The figures of a run: times in seconds to the first token (the first four), between tokens, and to the last token.
 const (
 	MeanTTFT Measure = iota
 	P50
 	P95
 	P99
-	// TPOT is in seconds between tokens, Tokens in output tokens a second, Hits and Lost are shares.
 	TPOT
+	TPOT50
+	TPOT95
+	TPOT99
+	E2E
+	E2E50
+	E2E95
+	E2E99
+	// Good is the share of requests within the objective, Tokens in output tokens a second, Hits and Lost are shares, Imbalance is a ratio, Recovery is in
+	// seconds, NaN where nothing was to recover from.
+	Good
 	Tokens
 	Hits
+	Imbalance
 	Lost
+	Recovery
 	measures
 )
+
+// Objective is what a request has to keep to count as good, in seconds; 0 means the default.
+type Objective struct {
+	TTFT, TPOT float64
+}
+
+// DefaultObjective is a first token within 2 s and another each 50 ms.
+func DefaultObjective() Objective { return Objective{2, .05} }
 
 // figures are what one run comes to. A quantile beyond the answered requests counts those without an answer by how long
 // they have waited.
 type figures struct {
 	of [measures]float64
-	// open says that a request without a first token had waited for less than the figure, which is so a lower bound.
+	// open says that a request without a first token, or end, had waited for less than the figure, which is so a lower bound.
 	open [measures]bool
 	// curve is the time to first token of each share of the requests in steps of 1/(curvePoints-1); infinite where
 	// there was none.
@@ -166,23 +199,38 @@ type figures struct {
 
 const curvePoints = 201
 
-func (r *Result) figures() figures {
-	f := figures{of: [measures]float64{MeanTTFT: r.Mean(), TPOT: r.MeanTPOT(), Tokens: r.TokensPerSecond(), Hits: r.HitRate(), Lost: r.Lost()}}
-	waits, shortest := make([]float64, len(r.counted)), math.Inf(1)
-	for i, o := range r.counted {
-		waits[i] = o.ttft
-		if !o.answered {
-			shortest = min(shortest, o.ttft)
-		}
-	}
-	slices.Sort(waits)
-	for m, q := range map[Measure]float64{P50: .5, P95: .95, P99: .99} {
-		f.of[m] = Quantile(waits, q)
-		f.open[m] = shortest <= f.of[m]
-	}
-	f.open[MeanTTFT] = !math.IsInf(shortest, 1)
+func (r *Result) figures(o Objective) figures {
+	f := figures{of: [measures]float64{Good: r.Good(o.TTFT, o.TPOT), Tokens: r.TokensPerSecond(), Hits: r.HitRate(), Imbalance: r.Imbalance(), Lost: r.Lost(),
+		Recovery: r.recovery()}}
+	f.times(MeanTTFT, r.counted, func(o *outcome) (float64, bool) { return o.ttft, o.answered })
+	f.times(TPOT, r.counted, func(o *outcome) (float64, bool) { return o.tpot, true })
+	f.times(E2E, r.counted, func(o *outcome) (float64, bool) { return o.e2e, o.finished })
 	for i := range curvePoints {
 		f.curve = append(f.curve, r.Quantile(float64(i)/(curvePoints-1)))
 	}
 	return f
+}
+
+// times sets a mean and the three quantiles after it. Where a time is not over, it is a lower bound; NaN does not count.
+func (f *figures) times(mean Measure, counted []outcome, of func(*outcome) (seconds float64, over bool)) {
+	var all []float64
+	shortest, sum := math.Inf(1), 0.
+	for i := range counted {
+		x, over := of(&counted[i])
+		if math.IsNaN(x) {
+			continue
+		}
+		all = append(all, x)
+		sum += x
+		if !over {
+			shortest = min(shortest, x)
+		}
+	}
+	slices.Sort(all)
+	f.of[mean], f.open[mean] = sum/float64(len(all)), !math.IsInf(shortest, 1)
+	for i, q := range [...]float64{.5, .95, .99} {
+		m := mean + 1 + Measure(i)
+		f.of[m] = Quantile(all, q)
+		f.open[m] = shortest <= f.of[m]
+	}
 }

@@ -18,6 +18,10 @@ type Row struct {
 	Engines  []EngineConfig
 	// Requests draws the traffic of a seed until the end. It is called from several goroutines at once.
 	Requests func(seed uint64, end time.Duration) []Request
+	// Faults happen to its engines.
+	Faults []Fault
+	// Uniform says that engines and requests are alike, so that taking turns is hard to better.
+	Uniform bool
 	// Length is how long requests arrive unless an experiment says otherwise; 0 means 180 s.
 	Length time.Duration
 }
@@ -32,7 +36,7 @@ func RowsA() []Row {
 		{Name: "4×(8×H100), 70B, 40 req/s in bursts", Engines: engines("l70-h100x8", 4), Requests: bursts(40)},
 		{Name: "6×H100, 8B, 60 prefixes of 4k, 80 req/s", Engines: engines("l8-h100", 6), Requests: prefixes(80, 60, 4096)},
 		{Name: "8×A10G, 8B, 12 prefixes of 2k, 10 req/s, cold", Engines: engines("l8-a10g", 8), Requests: prefixes(10, 12, 2048)},
-		{Name: "4×(8×H100), 70B, 35 req/s, uniform", Engines: engines("l70-h100x8", 4), Requests: uniform(35)},
+		{Name: "4×(8×H100), 70B, 35 req/s, uniform", Engines: engines("l70-h100x8", 4), Requests: uniform(35), Uniform: true},
 	})
 }
 
@@ -73,19 +77,25 @@ func numbered(letter string, rows []Row) []Row {
 	return rows
 }
 
-// SelectRows finds rows by their IDs, or all of an experiment by its letter, in the order given.
+// SelectRows finds rows by their IDs, or all of a suite by its letter, in the order given.
 func SelectRows(ids []string) ([]Row, error) {
-	all := slices.Concat(RowsA(), RowsB(), RowsL())
+	suites := Suites()
 	var out []Row
 	for _, id := range ids {
 		n := len(out)
-		for _, r := range all {
-			if strings.EqualFold(id, r.ID) || strings.EqualFold(id, r.ID[:1]) {
-				out = append(out, r)
+		for _, s := range suites {
+			for _, r := range s.Rows {
+				if strings.EqualFold(id, r.ID) || strings.EqualFold(id, s.Letter) {
+					out = append(out, r)
+				}
 			}
 		}
 		if len(out) == n {
-			return nil, fmt.Errorf("cannot find row %q: rows are A1 to A7, B1 to B5 and L1 to L3; A, B and L mean all of them", id)
+			var known []string
+			for _, s := range suites {
+				known = append(known, fmt.Sprintf("%s1 to %s%d", s.Letter, s.Letter, len(s.Rows)))
+			}
+			return nil, fmt.Errorf("cannot find row %q: rows are %s; a letter alone means all of them", id, strings.Join(known, ", "))
 		}
 	}
 	return out, nil
@@ -135,8 +145,12 @@ func WorkloadRow(kind string, rate float64, fleet []EngineConfig) (Row, error) {
 		like, usual, draw = "B4", 10, func(rate float64) traffic { return Chat(Steady(rate)).Generate }
 	case "agents":
 		like, usual, draw = "B1", 3, func(rate float64) traffic { return Agents(Steady(rate)).Generate }
+	case "conversations":
+		like, usual, draw = "C1", 6.8, func(rate float64) traffic { return Conversations(rate / 3.4).Generate }
+	case "documents":
+		like, usual, draw = "C3", 7, func(rate float64) traffic { return Questions(rate / 3.9).Generate }
 	default:
-		return Row{}, fmt.Errorf("cannot find workload %q: known are mixed, bursts, prefixes, uniform, chat, agents", kind)
+		return Row{}, fmt.Errorf("cannot find workload %q: known are mixed, bursts, prefixes, uniform, chat, agents, conversations, documents", kind)
 	}
 	rows, err := SelectRows([]string{like})
 	if err != nil {
@@ -152,7 +166,11 @@ func WorkloadRow(kind string, rate float64, fleet []EngineConfig) (Row, error) {
 // TraceRow is a recorded workload, as ReadTrace reads it, on a fleet: from its first request on, speed times as fast.
 // Seeds differ only in what the trace leaves open.
 func TraceRow(name string, text []byte, speed float64, fleet []EngineConfig) (Row, error) {
-	requests, err := ReadTrace(bytes.NewReader(text), speed, 1)
+	t, err := parseTrace(bytes.NewReader(text))
+	if err != nil {
+		return Row{}, fmt.Errorf("cannot use trace %q: %w", name, err)
+	}
+	requests, err := t.draw(speed, 1)
 	if err != nil {
 		return Row{}, fmt.Errorf("cannot use trace %q: %w", name, err)
 	}
@@ -162,9 +180,9 @@ func TraceRow(name string, text []byte, speed float64, fleet []EngineConfig) (Ro
 	last := requests[len(requests)-1].At
 	return Row{ID: "trace", Name: fmt.Sprintf("%s, %s at %g×", fleetName(fleet), name, speed), Engines: fleet, Length: last + traceTick,
 		Requests: func(seed uint64, end time.Duration) []Request {
-			requests, err := ReadTrace(bytes.NewReader(text), speed, seed)
+			requests, err := t.draw(speed, seed)
 			if err != nil {
-				panic(err) // the same text was read before
+				panic(err) // the speed was fine before
 			}
 			i, _ := slices.BinarySearchFunc(requests, end, func(r Request, end time.Duration) int { return cmp.Compare(r.At, end) })
 			return requests[:i]

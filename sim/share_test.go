@@ -15,7 +15,7 @@ func TestSharingReplicasDecideLikeOne(t *testing.T) {
 	run := func(replicas int, share bool) figures {
 		const length = 60 * time.Second
 		return Run(Options{Engines: row.Engines, Requests: row.Requests(1, length), Policy: Latency(), Replicas: replicas, Share: share, Labels: true,
-			Warm: warmUp, Until: length, End: length + drainFor, Seed: 1}).figures()
+			Warm: warmUp, Until: length, End: length + drainFor, Seed: 1}).figures(DefaultObjective())
 	}
 	one, three, apart := run(1, false), run(3, true), run(3, false)
 	if got, want := three.of[Hits], one.of[Hits]; got < want-.01 {

@@ -24,8 +24,10 @@ type Line struct {
 	Cells []Cell `json:"policies"`
 	// Pairs compare the default profile with each other policy, seed by seed; empty when it was not among them.
 	Pairs []Pair `json:"pairs,omitempty"`
-	// Verdict says it in words; nil where there is nothing to compare.
-	Verdict *Verdict `json:"verdict,omitempty"`
+	// Verdict says in words how the default profile stands; empty where there is nothing to compare.
+	Verdict string `json:"verdict,omitempty"`
+
+	uniform bool
 }
 
 // Cell is one policy's figures in one row.
@@ -40,46 +42,32 @@ type Cell struct {
 	Curve []float64
 }
 
-// Pair is how a policy's times to first token compare with another's that had the same traffic.
+// Pair is how a policy compares with another that had the same traffic.
 type Pair struct {
 	Policy, To string
-	// Ratios are the policy's figure over the other's: mean, P50, P95 and P99. Below 1 is faster.
-	Ratios [P99 + 1]Interval
+	// Ratios are the policy's times over the other's. Below 1 is faster.
+	Ratios [E2E99 + 1]Interval
+	// Good is by how much more of the requests are good, a difference of shares.
+	Good Interval
 	// Unknown says that the policy's figure is a lower bound, and not above the other's or the other's is a lower bound
 	// too.
-	Unknown [P99 + 1]bool
+	Unknown [E2E99 + 1]bool
 	// Bound says that the other's figure is a lower bound, so that the policy is better by the ratio or more; how much more depends on how
 	// long the run was.
-	Bound [P99 + 1]bool
+	Bound [E2E99 + 1]bool
 }
 
-// Verdict is what a row says about the default profile.
-type Verdict struct {
-	Text string `json:"text"`
-	// Failed are the goals it misses: to be no worse than another policy where they differ by more than noise, and near
-	// the all-knowing greedy.
-	Failed []string `json:"failed,omitempty"`
-}
-
-const (
-	// noise is the difference that counts as none, however sure it is.
-	noise = .03
-	// nearGreedy is how much worse than the all-knowing greedy one gateway may be at P50 and P95, nearGreedyReplicas
-	// several.
-	nearGreedy, nearGreedyReplicas = .15, .20
-)
+// noise is the difference that counts as none, however sure it is.
+const noise = .03
 
 // line is a row of the table from its runs: policy after policy, seed after seed.
 func (e *Experiment) line(row Row, runs []figures) Line {
-	l := Line{ID: row.ID, Name: row.Name}
+	l := Line{ID: row.ID, Name: row.Name, uniform: row.Uniform}
 	of := func(policy int) []figures { return runs[policy*e.Seeds:][:e.Seeds] }
 	for i, p := range e.Policies {
 		l.Cells = append(l.Cells, cell(p.Name, of(i)))
 	}
-	named := func(name string) int {
-		return slices.IndexFunc(e.Policies, func(p Policy) bool { return p.Name == name })
-	}
-	ours := named(Latency().Name)
+	ours := slices.IndexFunc(e.Policies, func(p Policy) bool { return p.Name == Latency().Name })
 	if ours < 0 {
 		return l
 	}
@@ -88,17 +76,14 @@ func (e *Experiment) line(row Row, runs []figures) Line {
 			l.Pairs = append(l.Pairs, pair(l.Cells[ours].Policy, p.Name, of(ours), of(i)))
 		}
 	}
-	if len(l.Pairs) > 0 {
-		l.Verdict = verdict(l.Pairs, e.Replicas)
-	}
+	l.Verdict = verdict(l.Pairs)
 	return l
 }
 
 func cell(name string, runs []figures) Cell {
 	c := Cell{Policy: name, Curve: make([]float64, curvePoints)}
 	for m := range measures {
-		values := column(runs, m)
-		c.Figures[m] = Mean(values)
+		c.Figures[m] = Mean(column(runs, m))
 		c.AtLeast[m] = slices.ContainsFunc(runs, func(f figures) bool { return f.open[m] })
 	}
 	for _, f := range runs {
@@ -119,7 +104,7 @@ func column(runs []figures, m Measure) []float64 {
 
 func pair(name, other string, a, b []figures) Pair {
 	p := Pair{Policy: name, To: other}
-	for m := range P99 + 1 {
+	for m := range E2E99 + 1 {
 		p.Ratios[m] = Ratio(column(a, m), column(b, m))
 		for i := range a {
 			p.Bound[m] = p.Bound[m] || b[i].open[m]
@@ -127,6 +112,11 @@ func pair(name, other string, a, b []figures) Pair {
 				b[i].open[m] && a[i].of[m] >= b[i].of[m]
 		}
 	}
+	var more []float64
+	for i := range a {
+		more = append(more, a[i].of[Good]-b[i].of[Good])
+	}
+	p.Good = Mean(more)
 	return p
 }
 
@@ -155,131 +145,236 @@ func (p *Pair) judge(m Measure) sign {
 	return undecided
 }
 
-// against says in words how the pair stands at mean, P50 and P95, and whether the first is worse anywhere.
-func (p *Pair) against() (text string, bad bool) {
+// against says how the pair stands at mean, P50 and P95: what is worse anywhere counts as worse, what is not sure anywhere as undecided. details
+// are the differences that make it so.
+func (p *Pair) against() (all sign, details string) {
 	var found [undecided + 1][]string
 	for m := range P95 + 1 {
-		r := p.judge(m)
-		found[r] = append(found[r], fmt.Sprintf("%s %s", measureNames()[m], percent(p.Ratios[m].Mean)))
+		s := p.judge(m)
+		found[s] = append(found[s], fmt.Sprintf("%s %s", measureNames()[m], percent(p.Ratios[m].Mean)))
 	}
-	switch {
-	case len(found[worse]) > 0 && len(found[better]) > 0:
-		return fmt.Sprintf("loses to %s in %s, gains in %s", p.To, strings.Join(found[worse], ", "), strings.Join(found[better], ", ")), true
-	case len(found[worse]) > 0:
-		return fmt.Sprintf("loses to %s in %s", p.To, strings.Join(found[worse], ", ")), true
-	case len(found[better]) > 0:
-		return "beats " + p.To, false
-	case len(found[undecided]) > 0:
-		return fmt.Sprintf("is undecided against %s in %s", p.To, strings.Join(found[undecided], ", ")), false
+	for _, s := range []sign{worse, undecided, better, equal} {
+		if len(found[s]) > 0 {
+			return s, strings.Join(found[s], ", ")
+		}
 	}
-	return "equals " + p.To, false
+	return equal, ""
 }
 
-func verdict(pairs []Pair, replicas int) *Verdict {
-	v := &Verdict{}
-	var said []string
-	limit := nearGreedy
-	if replicas > 1 {
-		limit = nearGreedyReplicas
+// verdict sums up pairs, those of a kind together.
+func verdict(pairs []Pair) string {
+	if len(pairs) == 0 {
+		return ""
 	}
+	var found [undecided + 1][]string
 	for i := range pairs {
 		p := &pairs[i]
-		if p.To != Greedy().Name {
-			text, bad := p.against()
-			said = append(said, text)
-			if bad {
-				v.Failed = append(v.Failed, p.Policy+" "+text)
-			}
-			continue
-		}
-		p50, p95 := p.Ratios[P50].Mean, p.Ratios[P95].Mean
-		near, text := "within", fmt.Sprintf("%.0f %% of %s (P50 %s, P95 %s)", 100*limit, p.To, percent(p50), percent(p95))
-		if !(p50 <= 1+limit && p95 <= 1+limit) {
-			near = "not within"
-			v.Failed = append(v.Failed, p.Policy+" is "+near+" "+text)
-		}
-		said = append(said, "is "+near+" "+text)
-	}
-	v.Text = pairs[0].Policy + " " + strings.Join(said, "; ")
-	return v
-}
-
-// Failed lists every goal missed, with its row.
-func (t *Table) Failed() []string {
-	var out []string
-	for _, l := range t.Rows {
-		if l.Verdict != nil {
-			for _, f := range l.Verdict.Failed {
-				out = append(out, l.ID+": "+f)
-			}
+		s, details := p.against()
+		if s == worse || s == undecided {
+			found[s] = append(found[s], fmt.Sprintf("%s (%s)", p.To, details))
+		} else {
+			found[s] = append(found[s], p.To)
 		}
 	}
-	return out
+	var said []string
+	for _, s := range []sign{better, equal, undecided, worse} {
+		if len(found[s]) > 0 {
+			said = append(said, [...]string{"equals ", "beats ", "loses to ", "is undecided against "}[s]+strings.Join(found[s], ", "))
+		}
+	}
+	return pairs[0].Policy + " " + strings.Join(said, "; ")
 }
 
-// measureNames are the columns' heads.
+// measureNames are the columns' heads, in JSON the figures' names.
 func measureNames() [measures]string {
-	return [measures]string{"mean", "P50", "P95", "P99", "TPOT", "tokens/s", "hits", "lost"}
+	return [measures]string{"mean", "P50", "P95", "P99", "TPOT", "TPOT P50", "TPOT P95", "TPOT P99", "E2E", "E2E P50", "E2E P95", "E2E P99",
+		"good", "tokens/s", "hits", "imbalance", "lost", "recovery"}
 }
 
-// String prints the table for people: times to first token and between tokens in seconds with the half-width of their
-// interval, then how the default profile compares with each other policy.
-func (t *Table) String() string {
+// View is a way to print a table.
+type View uint8
+
+const (
+	// ViewTTFT prints times to first token with intervals, and one figure of everything else.
+	ViewTTFT View = iota
+	// ViewPairs prints how the default profile compares in them with each other policy.
+	ViewPairs
+	// ViewTPOT prints times between tokens.
+	ViewTPOT
+	// ViewE2E prints times to the last token.
+	ViewE2E
+	// ViewFleet prints what concerns the fleet, with intervals.
+	ViewFleet
+)
+
+// SelectViews finds views by their names: ttft, pairs, tpot, e2e, fleet; all means all of them.
+func SelectViews(names []string) ([]View, error) {
+	known := []string{"ttft", "pairs", "tpot", "e2e", "fleet"}
+	var out []View
+	for _, name := range names {
+		i := slices.Index(known, name)
+		switch {
+		case name == "all":
+			return []View{ViewTTFT, ViewPairs, ViewTPOT, ViewE2E, ViewFleet}, nil
+		case i < 0:
+			return nil, fmt.Errorf("cannot find measures %q: known are all, %s", name, strings.Join(known, ", "))
+		}
+		out = append(out, View(i))
+	}
+	return out, nil
+}
+
+// columns are the figures of a view and whether each has its interval.
+func (v View) columns(l *Line) (ms []Measure, intervals bool) {
+	switch v {
+	case ViewTPOT:
+		return []Measure{TPOT, TPOT50, TPOT95, TPOT99}, true
+	case ViewE2E:
+		return []Measure{E2E, E2E50, E2E95, E2E99}, true
+	case ViewFleet:
+		ms, intervals = []Measure{Good, Tokens, Hits, Imbalance, Lost}, true
+	default:
+		ms = []Measure{MeanTTFT, P50, P95, P99, TPOT, E2E, Tokens, Good, Hits}
+	}
+	if slices.ContainsFunc(l.Cells, func(c Cell) bool { return c.Figures[Recovery].Mean >= 0 }) {
+		return append(ms, Recovery), intervals
+	}
+	if v == ViewTTFT {
+		ms = append(ms, Lost)
+	}
+	return ms, intervals
+}
+
+// String prints the table for people, in ViewTTFT.
+func (t *Table) String() string { return t.Text([]View{ViewTTFT}) }
+
+// Text prints the table for people in these views, each row at most 120 columns wide: times in seconds with the half-width of their interval.
+func (t *Table) Text(views []View) string {
 	var b strings.Builder
-	for _, l := range t.Rows {
-		fmt.Fprintf(&b, "%s  %s\n  %-19s", l.ID, l.Name, "")
-		for m, name := range measureNames() {
-			fmt.Fprintf(&b, " %*s", columnWidth(Measure(m)), name)
-		}
-		b.WriteByte('\n')
-		for _, c := range l.Cells {
-			fmt.Fprintf(&b, "  %-19s", c.Policy)
-			for m := range measures {
-				fmt.Fprintf(&b, " %*s", columnWidth(m), c.Text(m))
+	for i := range t.Rows {
+		l := &t.Rows[i]
+		fmt.Fprintf(&b, "%s  %s\n", l.ID, l.Name)
+		for _, v := range views {
+			if v == ViewPairs {
+				l.writePairs(&b)
+			} else {
+				l.writeFigures(&b, v)
 			}
-			b.WriteByte('\n')
 		}
-		for i := range l.Pairs {
-			p := &l.Pairs[i]
-			if i == 0 {
-				fmt.Fprintf(&b, "  %-19s %23s %23s %23s %23s\n", p.Policy+" against", "mean", "P50", "P95", "P99")
-			}
-			fmt.Fprintf(&b, "  %-19s", p.To)
-			for m := range P99 + 1 {
-				fmt.Fprintf(&b, " %23s", p.Text(m))
-			}
-			b.WriteByte('\n')
-		}
-		if l.Verdict != nil {
-			fmt.Fprintf(&b, "  → %s\n", l.Verdict.Text)
+		if l.Verdict != "" {
+			writeWrapped(&b, "  → ", "    ", l.Verdict)
 		}
 		b.WriteByte('\n')
 	}
 	return b.String()
 }
 
-func columnWidth(m Measure) int {
-	switch {
-	case m <= P99:
-		return 13
-	case m == TPOT:
+func (l *Line) writeFigures(b *strings.Builder, v View) {
+	ms, intervals := v.columns(l)
+	width := func(m Measure) int {
+		if m <= P99 || intervals {
+			return 13
+		}
+		if m == Tokens {
+			return 7
+		}
 		return 6
 	}
-	return 8
+	fmt.Fprintf(b, "  %-19s", "")
+	for _, m := range ms {
+		head := measureNames()[m]
+		switch m {
+		case Tokens:
+			head = "tok/s"
+		case Recovery:
+			head = "normal"
+		}
+		fmt.Fprintf(b, " %*s", width(m), head)
+	}
+	b.WriteByte('\n')
+	for i := range l.Cells {
+		c := &l.Cells[i]
+		fmt.Fprintf(b, "  %-19s", c.Policy)
+		for _, m := range ms {
+			text := c.Text(m)
+			if intervals && m > P99 {
+				text = c.withInterval(m)
+			}
+			fmt.Fprintf(b, " %*s", width(m), text)
+		}
+		b.WriteByte('\n')
+	}
+}
+
+func (l *Line) writePairs(b *strings.Builder) {
+	for i := range l.Pairs {
+		p := &l.Pairs[i]
+		if i == 0 {
+			fmt.Fprintf(b, "  %-19s %23s %23s %23s %23s\n", p.Policy+" against", "mean", "P50", "P95", "P99")
+		}
+		fmt.Fprintf(b, "  %-19s", p.To)
+		for m := range P99 + 1 {
+			fmt.Fprintf(b, " %23s", p.Text(m))
+		}
+		b.WriteByte('\n')
+	}
+}
+
+// tableWidth is how wide a table may be.
+const tableWidth = 120
+
+// writeWrapped writes words in lines of at most tableWidth columns.
+func writeWrapped(b *strings.Builder, first, other, text string) {
+	line := first
+	used := len([]rune(first))
+	for i, word := range strings.Fields(text) {
+		n := len([]rune(word))
+		if i > 0 && used+1+n > tableWidth {
+			b.WriteString(line + "\n")
+			line, used = other, len([]rune(other))
+		} else if i > 0 {
+			line, used = line+" ", used+1
+		}
+		line, used = line+word, used+n
+	}
+	b.WriteString(line + "\n")
 }
 
 // Text is a figure as String prints it.
 func (c *Cell) Text(m Measure) string {
 	f := c.Figures[m]
 	switch m {
-	case TPOT:
-		return figure(f.Mean)
 	case Tokens:
 		return fmt.Sprintf("%.0f", f.Mean)
-	case Hits, Lost:
+	case Good, Hits, Lost:
 		return fmt.Sprintf("%.1f%%", 100*f.Mean)
+	case Recovery:
+		return fmt.Sprintf("%.1fs", f.Mean)
+	case MeanTTFT, P50, P95, P99:
+		if c.AtLeast[m] {
+			return ">" + f.String()
+		}
+		return f.String()
 	}
 	if c.AtLeast[m] {
+		return ">" + figure(f.Mean)
+	}
+	return figure(f.Mean)
+}
+
+// withInterval is a figure with half the width of its interval.
+func (c *Cell) withInterval(m Measure) string {
+	f, half := c.Figures[m], (c.Figures[m].High-c.Figures[m].Low)/2
+	switch {
+	case math.IsNaN(half):
+		return c.Text(m)
+	case m == Tokens:
+		return fmt.Sprintf("%.0f ±%.0f", f.Mean, half)
+	case m == Good || m == Hits || m == Lost:
+		return fmt.Sprintf("%.1f%% ±%.1f", 100*f.Mean, 100*half)
+	case m == Recovery:
+		return fmt.Sprintf("%.1fs ±%.1f", f.Mean, half)
+	case c.AtLeast[m]:
 		return ">" + f.String()
 	}
 	return f.String()
@@ -323,7 +418,7 @@ func figure(x float64) string {
 	return fmt.Sprintf("%.0f", x)
 }
 
-// MarshalJSON names the figures: in seconds, tokens a second and shares.
+// MarshalJSON names the figures: in seconds, tokens a second, ratios and shares.
 func (c Cell) MarshalJSON() ([]byte, error) {
 	out := struct {
 		Policy  string              `json:"policy"`
@@ -345,9 +440,10 @@ func (p Pair) MarshalJSON() ([]byte, error) {
 		Policy  string              `json:"policy"`
 		To      string              `json:"against"`
 		Ratios  map[string]Interval `json:"ratios"`
+		Good    Interval            `json:"good"`
 		Unknown []string            `json:"unknown,omitempty"`
-	}{p.Policy, p.To, make(map[string]Interval), nil}
-	for m := range P99 + 1 {
+	}{p.Policy, p.To, make(map[string]Interval), p.Good, nil}
+	for m := range E2E99 + 1 {
 		out.Ratios[measureNames()[m]] = p.Ratios[m]
 		if p.Unknown[m] {
 			out.Unknown = append(out.Unknown, measureNames()[m])

@@ -31,27 +31,48 @@ const (
 // is known of what its prompts share, so nothing is shared. Requests come in order of arrival; speed makes the times
 // run that many times as fast. The seed decides where in Mooncake's coarse ticks a request arrives.
 func ReadTrace(r io.Reader, speed float64, seed uint64) ([]Request, error) {
-	if !(speed > 0) || math.IsInf(speed, 1) {
-		return nil, fmt.Errorf("cannot read trace: speed %v is not above 0", speed)
-	}
-	in := bufio.NewReader(r)
-	read := readAzure
-	if first, err := in.Peek(1); err == nil && (first[0] == '{' || first[0] == '\n') {
-		read = readMooncake
-	}
-	out, err := read(in, seed)
+	t, err := parseTrace(r)
 	if err != nil {
 		return nil, err
 	}
+	return t.draw(speed, seed)
+}
+
+// trace is a trace as it was read: many seeds can be drawn from it.
+type trace struct {
+	requests []Request
+	tick     time.Duration // within which its times say nothing
+}
+
+func parseTrace(r io.Reader) (*trace, error) {
+	in := bufio.NewReader(r)
+	if first, err := in.Peek(1); err == nil && (first[0] == '{' || first[0] == '\n') {
+		requests, err := readMooncake(in)
+		return &trace{requests, traceTick}, err
+	}
+	requests, err := readAzure(in)
+	return &trace{requests, 0}, err
+}
+
+// draw makes the requests of a seed, so many times as fast.
+func (t *trace) draw(speed float64, seed uint64) ([]Request, error) {
+	if !(speed > 0) || math.IsInf(speed, 1) {
+		return nil, fmt.Errorf("cannot read trace: speed %v is not above 0", speed)
+	}
+	rng := rand.New(rand.NewPCG(seed, 7))
+	out := slices.Clone(t.requests)
 	for i := range out {
-		out[i].At = time.Duration(min(float64(out[i].At)/speed, maxTraceMS*float64(time.Millisecond)))
+		at := float64(out[i].At)
+		if t.tick > 0 {
+			at += rng.Float64() * float64(t.tick)
+		}
+		out[i].At = time.Duration(min(at/speed, maxTraceMS*float64(time.Millisecond)))
 	}
 	slices.SortStableFunc(out, func(a, b Request) int { return cmp.Compare(a.At, b.At) })
 	return out, nil
 }
 
-func readMooncake(r io.Reader, seed uint64) ([]Request, error) {
-	rng := rand.New(rand.NewPCG(seed, 7))
+func readMooncake(r io.Reader) ([]Request, error) {
 	var out []Request
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, 1<<24)
@@ -72,8 +93,8 @@ func readMooncake(r io.Reader, seed uint64) ([]Request, error) {
 		if line.Timestamp < 0 || line.Timestamp > maxTraceMS || tokens < 1 || tokens > maxTraceTokens || line.OutputLength > maxTraceTokens {
 			return nil, fmt.Errorf("cannot read trace line %d: time %d ms, lengths %d and %d", n, line.Timestamp, tokens, line.OutputLength)
 		}
-		at := time.Duration(line.Timestamp)*time.Millisecond + time.Duration(rng.Float64()*float64(traceTick))
-		q := Request{At: at, Follows: -1, Reply: mix(seed<<32 + uint64(n)), Output: max(line.OutputLength, 1)}
+		at := time.Duration(line.Timestamp) * time.Millisecond
+		q := Request{At: at, Follows: -1, Reply: mix(1<<32 + uint64(n)), Output: max(line.OutputLength, 1)}
 		for _, id := range line.HashIDs {
 			if tokens > 0 {
 				q.Prompt = append(q.Prompt, Segment{mix(id + 1), min(tokens, traceBlock)})
@@ -91,7 +112,7 @@ func readMooncake(r io.Reader, seed uint64) ([]Request, error) {
 	return out, nil
 }
 
-func readAzure(r io.Reader, seed uint64) ([]Request, error) {
+func readAzure(r io.Reader) ([]Request, error) {
 	rows := csv.NewReader(r)
 	rows.ReuseRecord = true
 	header, err := rows.Read()
@@ -127,7 +148,7 @@ func readAzure(r io.Reader, seed uint64) ([]Request, error) {
 		if since < 0 || since > maxTraceMS*time.Millisecond || prompt < 0 || prompt > maxTraceTokens || output < 0 || output > maxTraceTokens {
 			return nil, fmt.Errorf("cannot read trace line %d: %v after the first request, lengths %d and %d", n, since, prompt, output)
 		}
-		reply := mix(seed<<32 + uint64(n))
+		reply := mix(1<<32 + uint64(n))
 		out = append(out, Request{At: since, Follows: -1, Reply: reply, Output: max(output, 1), Prompt: []Segment{{mix(reply + 1), max(prompt, 1)}}})
 	}
 }

@@ -102,6 +102,11 @@ func Bursts(mean, factor, on, period float64) Rate {
 	}, max(mean*factor, rest)}
 }
 
+// scaled is the rate times a factor.
+func (r Rate) scaled(by float64) Rate {
+	return Rate{func(t float64) float64 { return by * r.At(t) }, by * r.Max}
+}
+
 // Ramp goes from one rate to another over the first seconds, and stays.
 func Ramp(from, to, seconds float64) Rate {
 	return Rate{func(t float64) float64 { return from + (to-from)*min(t/seconds, 1) }, max(from, to)}
@@ -151,9 +156,11 @@ type Length struct {
 // maxLength keeps the tail within what every profile's cache can hold.
 const maxLength = 12000
 
-func (l Length) draw(rng *rand.Rand) int {
+func (l Length) draw(rng *rand.Rand) int { return l.drawUpTo(rng, maxLength) }
+
+func (l Length) drawUpTo(rng *rand.Rand, limit float64) int {
 	x := l.Mean * math.Exp(l.Sigma*rng.NormFloat64()-l.Sigma*l.Sigma/2)
-	return int(min(max(math.Round(x), 1), maxLength))
+	return int(min(max(math.Round(x), 1), limit))
 }
 
 // Mix is independent requests, of which groups may share a prefix.
@@ -164,6 +171,8 @@ type Mix struct {
 	Prompt, Output Length
 	// Prefixes is how many different prefixes of PrefixTokens there are, their popularity by a squared uniform; 0 for none.
 	Prefixes, PrefixTokens int
+	// Zipf, if above 0, makes prefixes popular by Zipf's law with this exponent instead.
+	Zipf float64
 	// Adapters are asked for with the popularity of a squared uniform, the first the most; empty for none.
 	Adapters []string
 }
@@ -171,12 +180,13 @@ type Mix struct {
 // Generate draws the requests that arrive until the end, in order.
 func (m Mix) Generate(seed uint64, end time.Duration) []Request {
 	rng := rand.New(rand.NewPCG(seed, 1))
+	prefix := m.popularity(rng)
 	var out []Request
 	for i, t := range m.Rate.Arrivals(rng, end.Seconds(), m.CV) {
 		id := mix(seed<<32 + uint64(i) + 1)
 		r := Request{At: seconds(t), Follows: -1, Reply: mix(id + 1), Output: m.Output.draw(rng)}
 		if m.Prefixes > 0 {
-			r.Prompt = append(r.Prompt, Segment{mix(seed ^ uint64(popular(rng, m.Prefixes)+1)<<20), m.PrefixTokens})
+			r.Prompt = append(r.Prompt, Segment{mix(seed ^ uint64(prefix()+1)<<20), m.PrefixTokens})
 		}
 		r.Prompt = append(r.Prompt, Segment{id, m.Prompt.draw(rng)})
 		if n := len(m.Adapters); n > 0 {
@@ -185,6 +195,23 @@ func (m Mix) Generate(seed uint64, end time.Duration) []Request {
 		out = append(out, r)
 	}
 	return out
+}
+
+// popularity draws prefixes.
+func (m *Mix) popularity(rng *rand.Rand) func() int {
+	if m.Zipf <= 0 {
+		return func() int { return popular(rng, m.Prefixes) }
+	}
+	var sums []float64
+	sum := 0.
+	for k := range m.Prefixes {
+		sum += math.Pow(float64(k+1), -m.Zipf)
+		sums = append(sums, sum)
+	}
+	return func() int {
+		i, _ := slices.BinarySearch(sums, rng.Float64()*sum)
+		return min(i, m.Prefixes-1)
+	}
 }
 
 // popular draws below n, small numbers more often: the square of a uniform.

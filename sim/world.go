@@ -59,6 +59,8 @@ const (
 	Sighted
 	// Failing answers so large a share of the requests as Value with an error at once; 0 ends it.
 	Failing
+	// Flooded gives the engine Value seconds of prompts that no gateway sent, and makes it forget what it held.
+	Flooded
 )
 
 // Fault is something that happens to one engine.
@@ -74,6 +76,7 @@ type world struct {
 	o        *Options
 	engines  []*Engine
 	due      []time.Duration // when the engine's scheduled step ends
+	began    []time.Duration // when that step began
 	gateways []gateway
 	timers   timers
 	rng      *rand.Rand
@@ -115,7 +118,7 @@ type flight struct {
 func Run(o Options) *Result { return newWorld(&o).run() }
 
 func newWorld(o *Options) *world {
-	w := &world{o: o, rng: rand.New(rand.NewPCG(o.Seed, 3)), due: make([]time.Duration, len(o.Engines)),
+	w := &world{o: o, rng: rand.New(rand.NewPCG(o.Seed, 3)), due: make([]time.Duration, len(o.Engines)), began: make([]time.Duration, len(o.Engines)),
 		after: make(map[int][]int), shared: newSharing(o.Requests), failing: make([]float64, len(o.Engines))}
 	for _, cfg := range o.Engines {
 		w.engines = append(w.engines, NewEngine(cfg))
@@ -123,7 +126,7 @@ func newWorld(o *Options) *world {
 	for range max(o.Replicas, 1) {
 		w.gateways = append(w.gateways, o.Policy.make(w))
 	}
-	w.result.counted = make([]outcome, 0, len(o.Requests))
+	w.result.counted, w.result.busy = make([]outcome, 0, len(o.Requests)), make([]float64, len(o.Engines))
 	return w
 }
 
@@ -298,13 +301,14 @@ func (w *world) send(f *flight) {
 func (w *world) schedule(i int) {
 	w.publish(i)
 	if at, ok := w.engines[i].Next(); ok && at != w.due[i] {
-		w.due[i] = at
+		w.due[i], w.began[i] = at, w.now
 		w.timers.push(timer{at: at, kind: timerStep, index: i})
 	}
 }
 
 // step ends an engine's step and passes on what happened.
 func (w *world) step(i int) {
+	w.result.busy[i] += (w.now - w.began[i]).Seconds()
 	events := w.engines[i].Step(w.now)
 	for g := range w.gateways {
 		if w.o.Wire == 0 {
@@ -314,6 +318,9 @@ func (w *world) step(i int) {
 		}
 	}
 	for _, e := range events {
+		if e.Seq.Tag == nobody {
+			continue
+		}
 		f := w.flights[e.Seq.Tag]
 		switch e.Kind {
 		case FirstToken:
@@ -438,8 +445,12 @@ func (w *world) fault(x *Fault) {
 			e.Load(w.now + seconds(x.Value))
 		}
 		for _, s := range lost {
-			w.tell(w.flights[s.Tag], endBroken)
+			if s.Tag != nobody {
+				w.tell(w.flights[s.Tag], endBroken)
+			}
 		}
+	case Flooded:
+		w.flood(e, x.Value)
 	default:
 		panic(fmt.Sprintf("unknown fault %d", x.Kind))
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,12 +17,12 @@ import (
 )
 
 type benchOptions struct {
-	quick, noLabels, json, check  bool
-	share                         bool
+	noLabels, json, check, share  bool
 	seeds, replicas               int
-	rows, policies                []string
+	rows, suites, policies, views []string
 	scrape, wire, length          time.Duration
-	trace, workload, fleet, plot  string
+	trace, workload, fleet        string
+	plot, markdown                string
 	calibration                   string
 	speed, rate                   float64
 	speedGiven, rateGiven, seeded bool
@@ -35,21 +34,20 @@ func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure how good the decisions are, against other policies on simulated engines",
-		Long: `Measure how good the decisions are: the gateway's own code decides for simulated engines, beside round robin, least requests,
-the published policies of other projects and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so that
-small differences show.
+		Long: `Measure how good the decisions are: the gateway's own code decides for simulated engines, beside the published policies of other projects and
+papers, and a greedy that knows every engine's exact state. Every policy gets the same traffic, seed by seed, so that small differences show.
 
-Rows A1 to A7 are mixed, bursty, prefix and uniform traffic, B1 to B5 agents and chats, L1 to L3 adapters; --workload and --trace make others. The same
-command gives the same figures on any number of cores.
+Suites: rows (A: mixed, bursty, prefix and uniform traffic), sessions (B: agents and chats), columns (C: long conversations and documents, up to
+overload), vendor (V: the conditions of the vendor's table), fleets (H: what nothing was tuned on), recovery (R: back from thrashed caches and
+backlog), adapters (L). --workload and --trace make other rows. The same command gives the same figures on any number of cores.
 
 With --live the traffic goes to real servers instead, the same at each, one after another in rounds; OPENAI_API_KEY is the bearer token, if they want one.`,
-		Example: `  sluice bench                                        # rows A, 20 seeds: some minutes
-  sluice bench --quick                                # 4 seeds: under a minute
-  sluice bench --rows A1,B --replicas 3 --plot bench.html
-  sluice bench --workload prefixes --rate 120 --fleet l8-h100=4,l8-a10g=4
-  sluice bench --trace conversation_trace.jsonl --speed 2 --seeds 3 --json
-  sluice bench --live --target ours=http://127.0.0.1:8080 --target theirs=http://127.0.0.1:9000 --workload chat --rate 2
-  sluice bench --quick --check                        # exit status 1 when a goal is missed`,
+		Example: `  sluice bench                                        # rows A, 4 seeds
+  sluice bench --suite all --seeds 20 --check         # everything: half an hour; exit status 1 when a goal is missed
+  sluice bench --rows A1,B --policies lmetric,latency --replicas 3 --plot bench.html
+  sluice bench --workload prefixes --rate 120 --fleet l8-h100=4,l8-a10g=4 --measures all
+  sluice bench --trace conversation_trace.jsonl --speed 2 --json
+  sluice bench --live --target ours=http://127.0.0.1:8080 --target theirs=http://127.0.0.1:9000 --workload chat --rate 2`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.speedGiven, o.rateGiven, o.seeded = cmd.Flags().Changed("speed"), cmd.Flags().Changed("rate"), cmd.Flags().Changed("seeds")
@@ -63,10 +61,11 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.seeds, "seeds", 20, "how often each run is repeated with other traffic; intervals need at least 2")
-	f.BoolVar(&o.quick, "quick", false, "4 seeds unless --seeds says otherwise")
-	f.StringSliceVar(&o.rows, "rows", []string{"A"}, "`IDS` of rows, such as A1,A7,B; A and B mean all of them")
-	f.StringSliceVar(&o.policies, "policies", []string{"round-robin", "least-requests", "weights", "latency", "greedy"}, "`NAMES` of policies; all means all of them")
+	f.IntVar(&o.seeds, "seeds", 4, "how often each run is repeated with other traffic; intervals need at least 2")
+	f.StringSliceVar(&o.suites, "suite", nil, "`NAMES` of suites: rows, sessions, columns, vendor, fleets, recovery, adapters, all")
+	f.StringSliceVar(&o.rows, "rows", []string{"A"}, "`IDS` of rows, such as A1,A7,B; a letter alone means all rows of its suite")
+	f.StringSliceVar(&o.policies, "policies", []string{"all"}, "`NAMES` of policies; all means all of them")
+	f.StringSliceVar(&o.views, "measures", []string{"ttft"}, "`NAMES` of what to print: ttft, pairs, tpot, e2e, fleet, all")
 	f.BoolVar(&o.noLabels, "no-labels", false, "don't tell the gateway which GPU an endpoint has: it has to tell kinds apart by their speed")
 	f.IntVar(&o.replicas, "replicas", 1, "how many gateways there are")
 	f.BoolVar(&o.share, "share", true, "let several gateways tell each other what they do, as with serve --peers")
@@ -75,16 +74,17 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 	f.DurationVar(&o.length, "for", 0, "how long requests arrive, of which the first 20s don't count (0: a trace's own length, else 3m)")
 	f.StringVar(&o.trace, "trace", "", "replay the requests of `FILE`: lines of JSON as Mooncake's traces, or CSV as Azure's")
 	f.Float64Var(&o.speed, "speed", 1, "how many times as fast the trace runs")
-	f.StringVar(&o.workload, "workload", "", "make traffic of `KIND`: mixed, bursts, prefixes, uniform, chat or agents")
+	f.StringVar(&o.workload, "workload", "", "make traffic of `KIND`: mixed, bursts, prefixes, uniform, chat, agents, conversations or documents")
 	f.Float64Var(&o.rate, "rate", 0, "the workload's requests, or sessions of chat and agents, a second (0: as in rows A and B)")
 	f.StringVar(&o.fleet, "fleet", "", "`PROFILE=COUNT`[,PROFILE=COUNT]: engines for --trace and --workload")
 	f.BoolVar(&o.json, "json", false, "print the table as JSON")
 	f.StringVar(&o.plot, "plot", "", "write distributions and intervals as one HTML page to `FILE`")
-	f.BoolVar(&o.check, "check", false, "exit with status 1 when a goal is missed")
+	f.StringVar(&o.markdown, "markdown", "", "write the table and how the goals fare into `FILE`, between its lines "+markdownBegin+" and "+markdownEnd)
+	f.BoolVar(&o.check, "check", false, "print how each goal fares; exit with status 1 when one is missed")
 	f.StringVar(&o.calibration, "calibration", "", "instead compare simulated engines with measured ones, the points in `FILE`: CSV as AIConfigurator's silicon_sample.csv")
 	liveFlags(f, &o.live)
-	cmd.MarkFlagsMutuallyExclusive("rows", "trace", "workload")
-	for _, other := range []string{"rows", "trace", "workload"} {
+	cmd.MarkFlagsMutuallyExclusive("rows", "suite", "trace", "workload")
+	for _, other := range []string{"rows", "suite", "trace", "workload"} {
 		cmd.MarkFlagsMutuallyExclusive(other, "calibration")
 	}
 	return cmd
@@ -98,12 +98,12 @@ func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.plot != "" { // a bench that ends in an error here would have been in vain
-		f, err := os.OpenFile(o.plot, os.O_CREATE|os.O_WRONLY, 0o644)
-		if err != nil {
-			return fmt.Errorf("cannot write plot: %w", err)
-		}
-		_ = f.Close() // nothing was written
+	views, err := sim.SelectViews(o.views)
+	if err != nil {
+		return err
+	}
+	if err := o.tryFiles(); err != nil {
+		return err
 	}
 	p := &benchProgress{out: notes, terminal: columns(notes) > 0}
 	e.Progress = p.set
@@ -117,26 +117,71 @@ func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("cannot finish the bench: %w", err)
 	}
+	if err := o.write(out, table, views); err != nil || !o.check {
+		return err
+	}
+	return o.judge(table.Goals(), out, notes)
+}
+
+// judge prints how the goals fare, and fails when one is missed.
+func (o *benchOptions) judge(goals []sim.Goal, out, notes io.Writer) error {
+	if !o.json {
+		fmt.Fprint(out, goalsText(goals))
+	}
+	missed := 0
+	for _, g := range goals {
+		if g.Outcome == sim.Missed {
+			missed++
+		}
+	}
+	if missed > 0 {
+		fmt.Fprintf(notes, "%d of %d goals missed\n", missed, len(goals))
+		return errSaid
+	}
+	return nil
+}
+
+// tryFiles opens what is to be written: a bench that ends in an error here would have been in vain.
+func (o *benchOptions) tryFiles() error {
 	if o.plot != "" {
-		if err := writePlot(o.plot, table); err != nil {
+		f, err := os.OpenFile(o.plot, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("cannot write plot: %w", err)
+		}
+		_ = f.Close() // nothing was written
+	}
+	if o.markdown == "" {
+		return nil
+	}
+	_, _, err := splitMarkdown(o.markdown)
+	return err
+}
+
+// write puts the table into the files asked for, and prints it.
+func (o *benchOptions) write(out io.Writer, t *sim.Table, views []sim.View) error {
+	if o.plot != "" {
+		if err := writePlot(o.plot, t); err != nil {
 			return fmt.Errorf("cannot write plot %q: %w", o.plot, err)
 		}
 	}
-	if o.json {
-		text, err := json.MarshalIndent(table, "", "  ")
-		if err != nil {
-			return fmt.Errorf("cannot print the table: %w", err)
+	if o.markdown != "" {
+		if err := writeMarkdown(o.markdown, t, views); err != nil {
+			return err
 		}
-		fmt.Fprintf(out, "%s\n", text)
-	} else {
-		fmt.Fprintf(out, "%s\n\n%s", benchTitle(table), table)
 	}
-	failed := table.Failed()
-	if !o.check || len(failed) == 0 {
+	if !o.json {
+		fmt.Fprintf(out, "%s\n\n%s", benchTitle(t), t.Text(views))
 		return nil
 	}
-	fmt.Fprintf(notes, "%d goals missed:\n  %s\n", len(failed), strings.Join(failed, "\n  "))
-	return errSaid
+	text, err := json.MarshalIndent(struct {
+		*sim.Table
+		Goals []sim.Goal `json:"goals"`
+	}{t, t.Goals()}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("cannot print the table: %w", err)
+	}
+	fmt.Fprintf(out, "%s\n", text)
+	return nil
 }
 
 // benchTitle says what the figures are of.
@@ -151,14 +196,12 @@ func benchTitle(t *sim.Table) string {
 			gateways = fmt.Sprintf("%d gateways that tell each other what they do", t.Replicas)
 		}
 	}
-	return fmt.Sprintf("Times to first token in seconds, mean of %d seeds ± 95 %% interval; %s, %s GPU labels", t.Seeds, gateways, labels)
+	return fmt.Sprintf("Times in seconds, to the first token unless said otherwise; means of %d seeds ± 95 %% interval; %s, %s GPU labels", t.Seeds, gateways, labels)
 }
 
 func (o *benchOptions) experiment() (sim.Experiment, error) {
-	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Share: o.share, Scrape: o.scrape, Wire: o.wire, For: o.length}
-	if o.quick && !o.seeded {
-		e.Seeds = 4
-	}
+	e := sim.Experiment{Seeds: o.seeds, Labels: !o.noLabels, Replicas: o.replicas, Share: o.share, Scrape: o.scrape, Wire: o.wire, For: o.length,
+		Objective: sim.Objective{TTFT: o.live.limitTTFT.Seconds(), TPOT: o.live.limitTPOT.Seconds()}}
 	switch {
 	case e.Seeds < 1 || o.replicas < 1:
 		return e, fmt.Errorf("cannot bench: --seeds %d and --replicas %d must be at least 1", e.Seeds, o.replicas)
@@ -177,6 +220,13 @@ func (o *benchOptions) experiment() (sim.Experiment, error) {
 }
 
 func (o *benchOptions) selectRows() ([]sim.Row, error) {
+	if len(o.suites) > 0 {
+		letters, err := sim.SelectSuites(o.suites)
+		if err != nil {
+			return nil, err
+		}
+		return sim.SelectRows(letters)
+	}
 	if o.trace == "" && o.workload == "" {
 		return sim.SelectRows(o.rows)
 	}
@@ -203,6 +253,7 @@ func (o *benchOptions) selectRows() ([]sim.Row, error) {
 type benchProgress struct {
 	out      io.Writer
 	terminal bool
+	began    time.Time
 	done, of atomic.Int64
 }
 
@@ -214,6 +265,7 @@ func (p *benchProgress) set(done, of int) {
 // start reports after two seconds and then in regular intervals until stop is called.
 func (p *benchProgress) start(every time.Duration) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
+	p.began = time.Now()
 	go func() {
 		defer close(ended)
 		said := false
@@ -234,7 +286,11 @@ func (p *benchProgress) start(every time.Duration) (stop func()) {
 }
 
 func (p *benchProgress) say() {
-	text := fmt.Sprintf("%d of %d runs", p.done.Load(), p.of.Load())
+	done, of := p.done.Load(), p.of.Load()
+	text := fmt.Sprintf("%d of %d runs", done, of)
+	if spent := time.Since(p.began); done > 0 && done < of {
+		text += fmt.Sprintf(", about %v more", (spent * time.Duration(of-done) / time.Duration(done)).Round(time.Second))
+	}
 	if p.terminal {
 		fmt.Fprintf(p.out, "\r%s\x1b[K", text)
 	} else {

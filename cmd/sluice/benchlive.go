@@ -34,13 +34,13 @@ func liveFlags(f *pflag.FlagSet, o *liveOptions) {
 	f.StringArrayVar(&o.targets, "target", nil, "`NAME=URL` of an OpenAI-compatible server for --live (repeatable; the first is compared with the others)")
 	f.StringVar(&o.model, "model", "", "`NAME` to ask for with --live (default: the first that the first target lists)")
 	f.Float64Var(&o.size, "size", 1, "times the workload's prompts and answers in tokens with --live, for models with a short context")
-	f.DurationVar(&o.limitTTFT, "limit-ttft", 2*time.Second, "longest time to first token that counts as good with --live")
-	f.DurationVar(&o.limitTPOT, "limit-tpot", 50*time.Millisecond, "longest mean time between tokens that counts as good with --live")
+	f.DurationVar(&o.limitTTFT, "limit-ttft", 2*time.Second, "longest time to first token that counts as good")
+	f.DurationVar(&o.limitTPOT, "limit-tpot", 50*time.Millisecond, "longest mean time between tokens that counts as good")
 }
 
 // onlyLive refuses flags that mean nothing without --live.
 func onlyLive(f *pflag.FlagSet) error {
-	for _, name := range []string{"target", "model", "size", "limit-ttft", "limit-tpot"} {
+	for _, name := range []string{"target", "model", "size"} {
 		if f.Changed(name) {
 			return fmt.Errorf("cannot bench: --%s is for --live", name)
 		}

@@ -157,18 +157,17 @@ func TestBenchLive(t *testing.T) {
 func TestBenchLiveRefuses(t *testing.T) {
 	good := []string{"--live", "--target", "a=http://127.0.0.1:1", "--workload", "chat", "--rate", "1"}
 	for want, args := range map[string][]string{
-		"needs 1 to 32 targets":      {"--live", "--workload", "chat", "--rate", "1"},
-		"want NAME=URL":              append(good, "--target", "127.0.0.1:8080"),
-		"needs --rate":               {"--live", "--target", "a=http://127.0.0.1:1", "--workload", "chat"},
-		"needs --workload or":        {"--live", "--target", "a=http://127.0.0.1:1"},
-		"--seeds 0":                  append(good, "--seeds", "0"),
-		"are not for --live":         append(good, "--check"),
-		"name one with --model":      good,
-		"cannot find workload":       {"--live", "--target", "a=http://127.0.0.1:1", "--workload", "none", "--rate", "1"},
-		"answered none of":           append(good, "--model", "x", "--seeds", "1", "--for", "1s", "--rate", "20"),
-		"--target is for --live":     {"--target", "a=http://127.0.0.1:1"},
-		"--size is for --live":       {"--size", "2"},
-		"--limit-ttft is for --live": {"--limit-ttft", "1s"},
+		"needs 1 to 32 targets":  {"--live", "--workload", "chat", "--rate", "1"},
+		"want NAME=URL":          append(good, "--target", "127.0.0.1:8080"),
+		"needs --rate":           {"--live", "--target", "a=http://127.0.0.1:1", "--workload", "chat"},
+		"needs --workload or":    {"--live", "--target", "a=http://127.0.0.1:1"},
+		"--seeds 0":              append(good, "--seeds", "0"),
+		"are not for --live":     append(good, "--check"),
+		"name one with --model":  good,
+		"cannot find workload":   {"--live", "--target", "a=http://127.0.0.1:1", "--workload", "none", "--rate", "1"},
+		"answered none of":       append(good, "--model", "x", "--seeds", "1", "--for", "1s", "--rate", "20"),
+		"--target is for --live": {"--target", "a=http://127.0.0.1:1"},
+		"--size is for --live":   {"--size", "2"},
 	} {
 		if _, _, err := runBench(t, args...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want …%s…", args, err, want)

@@ -32,6 +32,7 @@ figure { flex: 1 1 30rem; margin: 0 }
 figure svg { width: 100%; height: auto }
 pre { overflow-x: auto; font-size: 12px; background: #f6f6f6; padding: .7rem }
 .missed { color: #a00 }
+.undecided { color: #850 }
 </style>
 </head>
 <body>
@@ -63,16 +64,18 @@ Times are on logarithmic axes. A curve that ends below 1 is of a policy that lef
 			return nil, fmt.Errorf("bars of row %s: %w", l.ID, err)
 		}
 		fmt.Fprintf(b, "<h2>%s</h2>\n", html.EscapeString(l.ID+": "+l.Name))
-		if l.Verdict != nil {
-			fmt.Fprintf(b, "<p>%s.</p>\n", html.EscapeString(l.Verdict.Text))
-			for _, f := range l.Verdict.Failed {
-				fmt.Fprintf(b, "<p class=\"missed\">Goal missed: %s.</p>\n", html.EscapeString(f))
+		if l.Verdict != "" {
+			fmt.Fprintf(b, "<p>%s.</p>\n", html.EscapeString(l.Verdict))
+		}
+		for _, g := range t.Goals() {
+			if g.Row == l.ID {
+				fmt.Fprintf(b, "<p class=\"%s\">Goal %s: %s. %s</p>\n", g.Outcome, g.Outcome, html.EscapeString(g.Name), html.EscapeString(g.Details))
 			}
 		}
 		fmt.Fprintf(b, "<div class=\"pictures\">\n<figure>%s<figcaption>Share of requests with a first token within a time</figcaption></figure>\n"+
 			"<figure>%s<figcaption>Time to first token</figcaption></figure>\n</div>\n", curves, bars)
 	}
-	fmt.Fprintf(b, "<h2>All figures</h2>\n<pre>%s</pre>\n</body>\n</html>\n", html.EscapeString(t.String()))
+	fmt.Fprintf(b, "<h2>All figures</h2>\n<pre>%s</pre>\n</body>\n</html>\n", html.EscapeString(t.Text([]sim.View{sim.ViewTTFT, sim.ViewTPOT, sim.ViewE2E, sim.ViewFleet})))
 	return b.Bytes(), nil
 }
 
