@@ -54,6 +54,13 @@ func plotTable(t *sim.Table) ([]byte, error) {
 	fmt.Fprintf(b, `<p>%s. Bars are means over seeds, whiskers their 95 %% intervals; curves are the means over seeds of each share's time.
 Times are on logarithmic axes. A curve that ends below 1 is of a policy that left requests without an answer.</p>
 `, html.EscapeString(benchTitle(t)))
+	standing, err := plotStanding(t)
+	if err != nil {
+		return nil, fmt.Errorf("standing: %w", err)
+	}
+	if standing != nil {
+		fmt.Fprintf(b, "<h2>Standing</h2>\n<figure>%s<figcaption>Above 1 the default profile is faster; beyond 150 nothing is drawn</figcaption></figure>\n", standing)
+	}
 	for _, l := range t.Rows {
 		curves, err := plotCurves(l.Cells)
 		if err != nil {
@@ -80,10 +87,72 @@ Times are on logarithmic axes. A curve that ends below 1 is of a policy that lef
 }
 
 // plotColor is the color of the policy in a place: those of Okabe and Ito, which people who see few colors can tell
-// apart.
+// apart. What is beyond them has them again, with other dashes.
 func plotColor(i int) color.Color {
-	colors := [...]color.RGBA{{0x99, 0x99, 0x99, 255}, {0xe6, 0x9f, 0x00, 255}, {0x56, 0xb4, 0xe9, 255}, {0x00, 0x72, 0xb2, 255}, {0x00, 0x9e, 0x73, 255}}
+	colors := [...]color.RGBA{{0x99, 0x99, 0x99, 255}, {0xe6, 0x9f, 0x00, 255}, {0x56, 0xb4, 0xe9, 255}, {0x00, 0x72, 0xb2, 255}, {0x00, 0x9e, 0x73, 255},
+		{0xd5, 0x5e, 0x00, 255}, {0xcc, 0x79, 0xa7, 255}, {0, 0, 0, 255}}
 	return colors[i%len(colors)]
+}
+
+func plotShape(i int) draw.GlyphDrawer {
+	return [...]draw.GlyphDrawer{draw.CircleGlyph{}, draw.SquareGlyph{}, draw.TriangleGlyph{}}[i/8%3]
+}
+
+func plotDashes(i int) []vg.Length {
+	return [...][]vg.Length{nil, {vg.Points(5), vg.Points(3)}, {vg.Points(1.5), vg.Points(1.5)}}[i/8%3]
+}
+
+// plotStanding draws, row by row, every policy's mean time to first token as a multiple of the default profile's: above 1 the default profile is faster.
+func plotStanding(t *sim.Table) ([]byte, error) {
+	p := sansPlot()
+	p.Y.Label.Text = "mean time to first token over latency's"
+	var ids []string
+	places := make(map[string]int)
+	shortest, longest := 1., 1.
+	for i, l := range t.Rows {
+		ids = append(ids, l.ID)
+		for k, pair := range l.Pairs {
+			r := pair.Ratios[sim.MeanTTFT]
+			if !(r.Mean > 0) {
+				continue
+			}
+			at, named := places[pair.To]
+			if !named {
+				at = len(places)
+				places[pair.To] = at
+			}
+			bar := &whiskers{XYs: plotter.XYs{{X: float64(i) + .7*(float64(k)/float64(len(l.Pairs))-.5), Y: 1 / r.Mean}}, errors: make(plotter.YErrors, 1)}
+			if r.Low > 0 && r.Low <= r.High {
+				bar.errors[0].Low, bar.errors[0].High = 1/r.Mean-1/r.High, 1/r.Low-1/r.Mean
+			}
+			shortest, longest = min(shortest, 1/r.Mean), max(longest, 1/r.Mean)
+			dot, err := plotter.NewScatter(bar.XYs)
+			if err != nil {
+				return nil, err
+			}
+			dot.Color, dot.Radius, dot.Shape = plotColor(at), vg.Points(2), plotShape(at)
+			lines, err := plotter.NewYErrorBars(bar)
+			if err != nil {
+				return nil, err
+			}
+			lines.Color, lines.CapWidth = plotColor(at), vg.Points(2)
+			p.Add(lines, dot)
+			if !named {
+				p.Legend.Add(pair.To, dot)
+			}
+		}
+	}
+	if len(ids) == 0 || len(places) == 0 {
+		return nil, nil
+	}
+	p.NominalX(ids...)
+	p.X.Min, p.X.Max = -.5, float64(len(ids))+float64(len(ids))*.25+.5 // room for the legend
+	logAxis(&p.Y, shortest, min(longest, 100))
+	p.Y.Max = min(p.Y.Max, 150)
+	p.Legend.Top = true
+	c := vgsvg.New(2*plotWidth, 1.2*plotHeight)
+	p.Draw(draw.New(c))
+	return svgOf(c)
 }
 
 // sansPlot is an empty plot whose letters have no serifs.
@@ -114,7 +183,7 @@ func plotCurves(cells []sim.Cell) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		line.Color, line.Width = plotColor(i), vg.Points(1.5)
+		line.Color, line.Width, line.Dashes = plotColor(i), vg.Points(1.5), plotDashes(i)
 		if c.Policy == sim.Greedy().Name { // leaves what lies under it to be seen
 			line.Dashes = []vg.Length{vg.Points(5), vg.Points(5)}
 		}
@@ -212,6 +281,11 @@ const plotWidth, plotHeight = 6 * vg.Inch, 4 * vg.Inch
 func inlineSVG(p *plot.Plot) ([]byte, error) {
 	c := vgsvg.New(plotWidth, plotHeight)
 	p.Draw(draw.New(c))
+	return svgOf(c)
+}
+
+// svgOf is what was drawn, as an element of a page.
+func svgOf(c *vgsvg.Canvas) ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := c.WriteTo(&b); err != nil {
 		return nil, err
