@@ -221,6 +221,7 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	p.index.Add(ep.slot, r.Blocks, p.endsOf(r), &p.matched)
 	p.expect(l, r)
 	p.means.sent(float64(uncached))
+	p.watch(now, row)
 	return l
 }
 

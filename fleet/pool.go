@@ -52,6 +52,7 @@ type Pool struct {
 	table    []Calibration
 	means    means
 	loads    loads
+	guard    guard
 	sessions sessions
 
 	ids   uint64 // the latest lease's

@@ -10,7 +10,15 @@ const huge = 1e30
 // endpoints, and gives the same answer for the same View. Whatever the readings say, totals of kept endpoints are
 // finite.
 func (p *Profile) Decide(v *View) Decision {
-	return p.run(v, nil)
+	return p.of(v).run(v, nil)
+}
+
+// of is the profile that decides v: p, or while affinity is lost the one that guards it.
+func (p *Profile) of(v *View) *Profile {
+	if v.Guard && p.Guarded != nil {
+		return p.Guarded
+	}
+	return p
 }
 
 // run is Decide; trace, when given, keeps what each filter and term said.

@@ -45,6 +45,7 @@ type TermColumn struct {
 // Explain decides v again and keeps the reasons. It takes the same path as Decide and therefore gives the same
 // Decision.
 func (p *Profile) Explain(v *View) Explanation {
+	p = p.of(v)
 	e := &Explanation{Profile: p.Name, Cost: p.Cost, Unit: p.Unit}
 	e.TieRatio, e.TieSlack = p.band(v)
 	for _, f := range p.Filters {

@@ -18,7 +18,7 @@ const (
 // what that costs the others, and what an endpoint that fails requests makes them lose (errors).
 func Latency() *Profile {
 	return &Profile{
-		Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
+		Guarded: guarded(), Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
 		Terms: []Term{
 			{Name: "wait", Weight: 1, Score: waitMS},
 			{Name: "prefill", Weight: 1, Score: prefillMS},
@@ -30,6 +30,19 @@ func Latency() *Profile {
 			{Name: "errors", Weight: 1, Score: errorsMS, Rare: true},
 		},
 	}
+}
+
+// guardedName is what decides is called while affinity is lost.
+const guardedName = "guarded"
+
+// guarded makes the profile that decides while affinity is lost: the reference's default weights.
+func guarded() *Profile {
+	p, err := Weights(DefaultWeights())
+	if err != nil {
+		panic(err) // they are constants
+	}
+	p.Name = guardedName
+	return p
 }
 
 // waitMS is the time until the step begins in which the engine can compute this request: prefill of what we sent there

@@ -221,6 +221,8 @@ type View struct {
 	Rates []Rate `json:"rates"`
 	// Busy is the share of the endpoints that have prompts to compute, smoothed over a hundred decisions, 0 to 1.
 	Busy float32 `json:"busy,omitempty"`
+	// Guard says that the pool has lost its affinity, so that a profile with a Guarded one decides by that.
+	Guard bool `json:"guard,omitempty"`
 	// Alone is how sure it is that no one else sends to these endpoints, 0 to 1.
 	Alone float32 `json:"alone,omitempty"`
 	// MeanUncached and MeanOutput are the pool's means per request, in tokens.
@@ -297,6 +299,8 @@ type Profile struct {
 	// Copies says that Decision.Missed is wanted: the profile has the prefill term, which makes copies of beginnings
 	// that are missed.
 	Copies bool
+	// Guarded decides instead while View.Guard is set, nil for none.
+	Guarded *Profile
 	// Unit is what totals and values are in, for explanations; empty for scores.
 	Unit string
 	// TieRatio and TieSlack make the band of near ties: totals within best·(1 ± TieRatio) ± TieSlack are as good as the

@@ -22,7 +22,7 @@ import (
 //
 // All but the first take the request and the profile as arguments:
 //
-//	profile=latency|weights|round-robin weights=(queue=2,…) prompt=N output=N blocks=N affinity=N missed=N alone=N busy=N adapter=NAME seed=N turn=N n=N
+//	profile=latency|weights|round-robin weights=(queue=2,…) prompt=N output=N blocks=N affinity=N missed=N alone=N busy=N guard=N adapter=NAME seed=N turn=N n=N
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		var s script
@@ -198,6 +198,8 @@ func (s *script) setting(t *testing.T, key string, x float64, n *int) {
 		r.Affinity = uint64(x)
 	case "missed":
 		r.Missed = float32(x)
+	case "guard":
+		s.view.Guard = x > 0
 	case "busy":
 		s.view.Busy = float32(x)
 	case "home":

@@ -26,6 +26,7 @@ func (e *Explanation) WriteText(w io.Writer, v *View) error {
 // Reason says in one short line of ASCII why d came out of v, for a response header and for logs: profile and total,
 // how many of all endpoints were as good, and how many of the request's units the endpoint holds.
 func (p *Profile) Reason(v *View, d Decision) string {
+	p = p.of(v)
 	b := make([]byte, 0, 96)
 	b = append(b, p.Name...)
 	if d.Endpoint < 0 || int(d.Endpoint) >= v.Snapshot.Len() {
@@ -264,6 +265,9 @@ func (t *explainer) words() {
 	if d := &t.Decision; d.Verdict != Send {
 		t.line("No endpoint may serve the request.")
 	} else {
+		if t.Profile == guardedName {
+			t.line("Guarded: hits have fallen while the backlog has risen, so that the weights decide until either is over.")
+		}
 		t.choice()
 		t.tie()
 		if d.Fallbacks[0] >= 0 {

@@ -59,6 +59,18 @@ func (b *blocks) clear() {
 	b.note(blockChange{})
 }
 
+// empty forgets the content of all blocks that nobody refers to.
+func (b *blocks) empty() {
+	end := int32(len(b.refs))
+	for id := b.next[end]; id != end; id = b.next[id] {
+		if b.hash[id] != 0 {
+			b.forget(b.hash[id])
+			b.note(blockChange{hash: b.hash[id]})
+			b.hash[id] = 0
+		}
+	}
+}
+
 // find returns the block that holds the content, or -1.
 func (b *blocks) find(hash uint64) int32 {
 	for i := hash & b.mask; b.keys[i] != 0; i = (i + 1) & b.mask {

@@ -57,6 +57,8 @@ const (
 	Blind
 	// Sighted ends Blind.
 	Sighted
+	// Emptied forgets all that the cache holds and nobody uses.
+	Emptied
 	// Failing answers so large a share of the requests as Value with an error at once; 0 ends it.
 	Failing
 	// Flooded gives the engine Value seconds of prompts that no gateway sent, and makes it forget what it held.
@@ -435,6 +437,8 @@ func (w *world) fault(x *Fault) {
 		e.SetSlow(x.Value)
 	case Frozen, Thawed:
 		e.Freeze(w.now, x.Kind == Frozen)
+	case Emptied:
+		e.cache.empty()
 	case Blind, Sighted:
 		e.SetBlind(x.Kind == Blind)
 	case Failing:

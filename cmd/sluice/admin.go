@@ -55,9 +55,11 @@ func (s *server) serveExplain(w http.ResponseWriter, r *http.Request) {
 
 // fleetStatus is the JSON of /fleet.
 type fleetStatus struct {
-	Pool      string           `json:"pool"`
-	Model     string           `json:"model"`
-	Profile   string           `json:"profile"`
+	Pool    string `json:"pool"`
+	Model   string `json:"model"`
+	Profile string `json:"profile"`
+	// Guarded says that the pool decides by weights, since hits have fallen while the backlog rose.
+	Guarded   bool             `json:"guarded,omitempty"`
 	Endpoints []endpointStatus `json:"endpoints"`
 }
 
@@ -115,7 +117,7 @@ func (s *server) serveFleet(w http.ResponseWriter, _ *http.Request) {
 	var out []fleetStatus
 	for _, p := range s.fleet.Pools() {
 		c := p.Config()
-		f := fleetStatus{Pool: p.Name(), Model: c.Model, Profile: c.Profile.Name}
+		f := fleetStatus{Pool: p.Name(), Model: c.Model, Profile: c.Profile.Name, Guarded: p.Affinity().Guarded}
 		for _, e := range p.Status(s.now()) {
 			status := statusOf(&e)
 			status.KVEvents = s.events(p.Name(), &e)

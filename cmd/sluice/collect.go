@@ -15,7 +15,7 @@ type fleetCollector struct {
 	now   func() time.Duration
 
 	state, waiting, running, kvUse, inFlight, backlog, units, held, age, prefill, decode *prometheus.Desc
-	ready                                                                                *prometheus.Desc
+	ready, guarded, onsets                                                               *prometheus.Desc
 }
 
 func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector {
@@ -24,6 +24,8 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 	}
 	return &fleetCollector{fleet: f, now: now,
 		ready:    desc("pool_ready_endpoints", "Endpoints of the pool that may serve."),
+		guarded:  desc("pool_guarded", "1 while the pool decides by weights because hits have fallen and the backlog has risen."),
+		onsets:   desc("pool_guard_onsets_total", "How often that began."),
 		state:    desc("endpoint_state", "1 for the state that the endpoint is in.", "endpoint", "state"),
 		waiting:  desc("endpoint_waiting", "Requests queued in the engine, scraped.", "endpoint"),
 		running:  desc("endpoint_running", "Requests being served in the engine, scraped.", "endpoint"),
@@ -40,7 +42,7 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 
 // Describe sends every description.
 func (c *fleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.ready, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.units, c.held, c.age, c.prefill, c.decode} {
+	for _, d := range []*prometheus.Desc{c.ready, c.guarded, c.onsets, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.units, c.held, c.age, c.prefill, c.decode} {
 		ch <- d
 	}
 }
@@ -70,6 +72,12 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.prefill, float64(s.Rate.PromptTokenMS())/1000)
 			gauge(c.decode, float64(s.Rate.OutputTokenMS())/1000)
 		}
+		affinity, up := p.Affinity(), 0.
+		if affinity.Guarded {
+			up = 1
+		}
+		ch <- prometheus.MustNewConstMetric(c.guarded, prometheus.GaugeValue, up, p.Name())
+		ch <- prometheus.MustNewConstMetric(c.onsets, prometheus.CounterValue, float64(affinity.Onsets), p.Name())
 		ch <- prometheus.MustNewConstMetric(c.ready, prometheus.GaugeValue, float64(ready), p.Name())
 	}
 }
