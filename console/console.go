@@ -34,6 +34,36 @@ type Side struct {
 	Series *Series
 	// Records returns the latest n decisions, newest first; nil for none.
 	Records func(n int) []*route.Record
+	// Events tells how the KV events of a pool's endpoint are followed, nil where it publishes none; nil if nobody does.
+	Events func(pool string, e *fleet.Status) *Events
+	// Peers lists the gateway's other replicas that are told or heard; nil if there are none.
+	Peers func() []Peer
+}
+
+// Events is how an endpoint's KV events are followed, as JSON shows it.
+type Events struct {
+	// Prefixes is guessed, exact from then on, or exact; Why says more, in words.
+	Prefixes string `json:"prefixes"`
+	Why      string `json:"why,omitempty"`
+	// SinceSeconds is for how long it has been so, HeldTokens what the endpoint holds by its events.
+	SinceSeconds float64 `json:"sinceSeconds"`
+	HeldTokens   int     `json:"heldTokens"`
+	// Events are those that came, PerSecond is a mean over about the last minute; Gaps are the times that some were missing,
+	// LostMessages what was not to be had again, Restarts the times that the engine began anew.
+	Events       uint64  `json:"events"`
+	PerSecond    float64 `json:"eventsPerSecond"`
+	Gaps         uint64  `json:"gaps"`
+	LostMessages uint64  `json:"lostMessages"`
+	Restarts     uint64  `json:"restarts"`
+}
+
+// Peer is another replica of the gateway, as JSON shows it.
+type Peer struct {
+	Name string `json:"name"`
+	// Told says that it hears us, Heard that we hear it; LagSeconds is the latest time there and back, 0 before it is known.
+	Told       bool    `json:"told"`
+	Heard      bool    `json:"heard"`
+	LagSeconds float64 `json:"lagSeconds"`
 }
 
 //go:embed page

@@ -157,6 +157,7 @@ func TestState(t *testing.T) {
 				TypicalTokens        float64
 				Measured             bool
 				Omitted              int
+				Kinds                []map[string]any
 				Endpoints            []map[string]any
 			}
 		}
@@ -165,7 +166,7 @@ func TestState(t *testing.T) {
 	if len(s.Sides) != 1 || len(s.Sides[0].Pools) != 1 || s.Window != window {
 		t.Fatalf("got %+v, want one side with one pool", s)
 	}
-	for _, name := range []string{"p50", "p95", "tokens", "cached", "rate", "failed", "never"} {
+	for _, name := range []string{"p50", "p95", "tokens", "cached", "expected", "rate", "failed", "never"} {
 		if got := len(s.Sides[0].Series[name]); got != window {
 			t.Errorf("got %d points of %s, want %d", got, name, window)
 		}
@@ -178,10 +179,13 @@ func TestState(t *testing.T) {
 		t.Errorf("got %+v, want the pool and a prediction that is not measured", p)
 	}
 	ready := map[string]any{"name": "10.0.0.0:8000", "host": "10.0.0.0:8000", "engine": "vllm", "kind": "vllm H100", "state": "ready", "why": "", "running": 0.,
-		"waiting": 0., "inFlight": 0., "kvUse": .25, "cached": .4}
+		"waiting": 0., "inFlight": 0., "kvUse": .25, "cached": .4, "errors": 0., "events": nil, "resident": []any{}, "waitingForSlot": []any{}, "loading": 0.}
 	delete(p.Endpoints[0], "ttft")
 	if diff := cmp.Diff(ready, p.Endpoints[0]); diff != "" {
 		t.Errorf("the ready endpoint: (-want +got)\n%s", diff)
+	}
+	if len(p.Kinds) != 1 || p.Kinds[0]["name"] != "vllm H100" || p.Kinds[0]["endpoints"] != 3. || p.Kinds[0]["prefill"] != 1. {
+		t.Errorf("got kinds %v, want one of three endpoints that has learned nothing yet", p.Kinds)
 	}
 	down := p.Endpoints[2]
 	if down["state"] != "not ready" || down["why"] != "connection refused" || down["ttft"] != nil || down["cached"] != nil {
@@ -257,7 +261,7 @@ func TestRequests(t *testing.T) {
 		t.Fatalf("got %v, want two with two decisions before one", lines)
 	}
 	want := map[string]any{"id": "one", "time": first.Time, "pool": "pool", "model": hostile, "endpoint": first.View.Snapshot.Names[first.Decision.Endpoint],
-		"prompt": float64(first.View.Request.PromptTokens), "matched": 0., "near": float64(first.Decision.Near), "of": 3., "blind": false, "decisions": 1.,
+		"prompt": float64(first.View.Request.PromptTokens), "matched": 0., "exact": false, "near": float64(first.Decision.Near), "of": 3., "blind": false, "decisions": 1.,
 		"outcome": map[string]any{"ok": true, "endpoint": "10.0.0.1:8000", "ttft": 250., "tokens": 7., "prompt": 100., "cached": 50.}}
 	if diff := cmp.Diff(want, lines[1]); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -448,10 +452,41 @@ type requestLineID struct{ ID string }
 // TestBareSide: a side without a Series, records or endpoints is shown as such.
 func TestBareSide(t *testing.T) {
 	r := &rig{t: t, page: New([]Side{{Fleet: new(fleet.Fleet)}}, func() time.Duration { return 0 })}
-	if got := strings.TrimSpace(r.get("/console/state").Body.String()); got != `{"window":120,"spread":5,"sides":[{"name":"","series":null,"pools":[]}]}` {
+	if got := strings.TrimSpace(r.get("/console/state").Body.String()); got != `{"window":120,"spread":5,"sides":[{"name":"","series":null,"peers":[],"pools":[]}]}` {
 		t.Errorf("got %s, want an empty side", got)
 	}
 	if got := strings.TrimSpace(r.get("/console/requests").Body.String()); got != "[]" {
 		t.Errorf("got %s, want no requests", got)
+	}
+}
+
+// TestEventsAndPeers: the page has what its gateway says of KV events and of other replicas, and of a request what was told
+// by events and what was guessed.
+func TestEventsAndPeers(t *testing.T) {
+	r := newRig(t, nil, 2)
+	r.side.Events = func(pool string, e *fleet.Status) *Events {
+		if pool != "pool" || e.Endpoint.Name != "10.0.0.1:8000" {
+			return nil
+		}
+		return &Events{Prefixes: "exact", HeldTokens: 1600, Gaps: 2}
+	}
+	r.side.Peers = func() []Peer { return []Peer{{Name: "b", Heard: true}} }
+	s := r.side.state(r.at)
+	if e := s.Pools[0].Endpoints; e[0].Events != nil || e[1].Events == nil || e[1].Events.HeldTokens != 1600 || len(s.Peers) != 1 || !s.Peers[0].Heard {
+		t.Errorf("got events %v and %v and peers %v, want those of the second endpoint, and b", e[0].Events, e[1].Events, s.Peers)
+	}
+	rec := r.decide("a", "m")
+	rec.View.Expected, rec.View.Exact = route.Column{512, 96}, []bool{true, false}
+	d, err := explain(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range d.Bars {
+		if first := b.Name == "10.0.0.0:8000"; b.Exact != first || first && b.Matched != 512 || !first && b.Matched != 96 {
+			t.Errorf("%s: got %v tokens, exact %v; want 512 exact and 96 guessed", b.Name, b.Matched, b.Exact)
+		}
+	}
+	if words := strings.Join(d.Sentences, " "); !strings.Contains(words, "of the prompt's tokens in its cache") {
+		t.Errorf("got %q, want what the chosen one should find", words)
 	}
 }

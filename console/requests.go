@@ -31,9 +31,11 @@ type requestLine struct {
 	// Prompt and Matched are estimated tokens: of the prompt, and of what the endpoint was thought to hold of it.
 	Prompt  figure `json:"prompt"`
 	Matched figure `json:"matched"`
-	Near    int    `json:"near"`
-	Of      int    `json:"of"`
-	Blind   bool   `json:"blind"`
+	// Exact says that the endpoint's KV events tell what it holds.
+	Exact bool `json:"exact"`
+	Near  int  `json:"near"`
+	Of    int  `json:"of"`
+	Blind bool `json:"blind"`
 	// Decisions is how often it was decided: more than once when it moved.
 	Decisions int      `json:"decisions"`
 	Outcome   *outcome `json:"outcome"`
@@ -114,17 +116,20 @@ func lineOf(side *Side, rec *route.Record) requestLine {
 	l.Of = v.Snapshot.Len()
 	if i := int(d.Endpoint); i >= 0 && i < l.Of {
 		l.Endpoint = v.Snapshot.Names[i]
-		l.Matched = matched(v, i)
+		l.Matched, l.Exact = matched(v, i)
 	}
 	return l
 }
 
-// matched is the estimated tokens of the prompt that row i was thought to hold.
-func matched(v *route.View, i int) figure {
-	if v.Match == nil {
-		return 0
+// matched is the tokens of the prompt that row i was thought to hold, and whether its KV events told so.
+func matched(v *route.View, i int) (tokens figure, exact bool) {
+	switch {
+	case v.Expected != nil:
+		return figure(v.Expected[i]), v.Exact[i]
+	case v.Match == nil:
+		return 0, false
 	}
-	return figure(min(v.Match[i]*v.Request.UnitTokens, v.Request.PromptTokens))
+	return figure(min(v.Match[i]*v.Request.UnitTokens, v.Request.PromptTokens)), false
 }
 
 // explained is the JSON of /console/explain.
@@ -175,8 +180,9 @@ type bar struct {
 	Total   figure   `json:"total"`
 	// LeftOut says in words why the endpoint could not serve; empty when it could.
 	LeftOut string `json:"leftOut"`
-	// Matched is the estimated tokens of the prompt that it was thought to hold.
+	// Matched is the tokens of the prompt that it was thought to hold, Exact that its KV events told so.
 	Matched figure `json:"matched"`
+	Exact   bool   `json:"exact"`
 }
 
 func (s *site) serveExplain(w http.ResponseWriter, r *http.Request) {
@@ -220,7 +226,7 @@ func explain(rec *route.Record) (*decision, error) {
 		return nil, err
 	}
 	d := &decision{Time: rec.Time, Pool: rec.Pool, Profile: e.Profile, Model: v.Request.Model, Cost: e.Cost, Unit: e.Unit,
-		Sentences: sentences(text.String()), Text: text.String()}
+		Sentences: e.Sentences(&v), Text: text.String()}
 	for _, t := range e.Terms {
 		d.Terms = append(d.Terms, term{t.Name, figure(t.Weight)})
 	}
@@ -245,7 +251,8 @@ func expected(e *route.Explanation, v *route.View) figure {
 		return figure(math.NaN())
 	}
 	i := int(e.Decision.Endpoint)
-	uncached := max(v.Request.PromptTokens-float32(matched(v, i)), 1)
+	held, _ := matched(v, i)
+	uncached := max(v.Request.PromptTokens-float32(held), 1)
 	rate := &v.Rates[v.Snapshot.Kinds[i]]
 	sum := rate.Prefill * rate.Compute(uncached, v.Request.PromptTokens-uncached)
 	for _, t := range e.Terms {
@@ -254,15 +261,6 @@ func expected(e *route.Explanation, v *route.View) figure {
 		}
 	}
 	return figure(sum)
-}
-
-// sentences are the last paragraph of an explanation: the tables come before it.
-func sentences(text string) []string {
-	text = strings.TrimRight(text, "\n")
-	if i := strings.LastIndex(text, "\n\n"); i >= 0 {
-		text = text[i+2:]
-	}
-	return strings.Split(text, "\n")
 }
 
 // rows orders the rows of an explanation: the chosen one, then by total, then those left out.
@@ -292,57 +290,19 @@ func rows(e *route.Explanation) []int {
 
 func barOf(e *route.Explanation, v *route.View, i int) bar {
 	b := bar{Name: v.Snapshot.Names[i], Kind: v.Rates[v.Snapshot.Kinds[i]].Name, Marks: []string{}, Total: figure(math.NaN()),
-		Parts: make([]figure, len(e.Terms)), Guessed: make([]bool, len(e.Terms)), Matched: matched(v, i)}
+		Parts: make([]figure, len(e.Terms)), Guessed: make([]bool, len(e.Terms))}
+	b.Matched, b.Exact = matched(v, i)
 	for t := range b.Parts {
 		b.Parts[t] = figure(math.NaN())
 	}
 	if !e.Kept[i] || e.Decision.Verdict != route.Send {
-		b.LeftOut = leftOut(e, v, i)
+		b.LeftOut = cmp.Or(e.LeftOut(v, i), "no endpoint may serve")
 		return b
 	}
 	b.Total = figure(e.Totals[i])
 	for t, c := range e.Terms {
 		b.Parts[t], b.Guessed[t] = figure(c.Values[i]*c.Weight), c.Unknown[i]
 	}
-	if i == int(e.Decision.Endpoint) {
-		b.Marks = append(b.Marks, "chosen")
-	}
-	for k, f := range e.Decision.Fallbacks {
-		if int(f) == i {
-			b.Marks = append(b.Marks, "fallback "+strconv.Itoa(k+1))
-		}
-	}
-	if e.Decision.Near > 1 && near(e, i) {
-		b.Marks = append(b.Marks, "near tie")
-	}
+	b.Marks = append(b.Marks, e.Marks(i)...)
 	return b
-}
-
-// leftOut is what the filter that dropped row i says of it, with the reason where there is one.
-func leftOut(e *route.Explanation, v *route.View, i int) string {
-	for _, f := range e.Filters {
-		if !f.Dropped[i] || f.Lifted {
-			continue
-		}
-		if why := v.Snapshot.Why[i]; why != "" && v.Snapshot.States[i]&(route.NotReady|route.Draining) != 0 {
-			return f.Says + ": " + why
-		}
-		return f.Says
-	}
-	return "no endpoint may serve"
-}
-
-// near reports whether the total of row i is in the tie band, as the profile draws it.
-func near(e *route.Explanation, i int) bool {
-	sign := float32(-1)
-	if e.Cost {
-		sign = 1
-	}
-	best := sign * e.Totals[e.Decision.Endpoint]
-	for k, kept := range e.Kept {
-		if kept {
-			best = min(best, sign*e.Totals[k])
-		}
-	}
-	return sign*e.Totals[i] <= best+max(best, -best)*e.TieRatio+e.TieSlack
 }

@@ -17,6 +17,8 @@ type Sample struct {
 	// Tokens are the output tokens, Prompt those of the prompt, Cached those of the prompt that the engine took from
 	// its cache.
 	Tokens, Prompt, Cached int
+	// Expected are the prompt tokens that were expected to be in its cache.
+	Expected int
 	// OK says that the answer is whole.
 	OK bool
 }
@@ -65,7 +67,7 @@ type second struct {
 }
 
 // tokens counts prompt tokens at one endpoint.
-type tokens struct{ prompt, cached int }
+type tokens struct{ prompt, cached, expected int }
 
 // NewSeries makes an empty Series.
 func NewSeries() *Series { return &Series{byID: make(map[string]int)} }
@@ -91,7 +93,7 @@ func (s *Series) Add(now time.Duration, x Sample) {
 			c.cache = make(map[string]tokens)
 		}
 		t := c.cache[x.Endpoint]
-		c.cache[x.Endpoint] = tokens{t.prompt + x.Prompt, t.cached + x.Cached}
+		c.cache[x.Endpoint] = tokens{t.prompt + x.Prompt, t.cached + x.Cached, t.expected + x.Expected}
 	}
 	if x.ID != "" {
 		s.remember(x)
@@ -144,8 +146,10 @@ type points struct {
 	P95    []figure `json:"p95"`
 	Tokens []figure `json:"tokens"`
 	Cached []figure `json:"cached"`
-	Rate   []figure `json:"rate"`
-	Failed []figure `json:"failed"`
+	// Expected is the share of prompt tokens that were expected to be in caches.
+	Expected []figure `json:"expected"`
+	Rate     []figure `json:"rate"`
+	Failed   []figure `json:"failed"`
 	// Never tells the points whose P95 is that of a request without a first token.
 	Never []bool `json:"never"`
 }
@@ -168,7 +172,8 @@ func (s *Series) window(now time.Duration) (points, map[string]float64) {
 		sum.write(&p, n > 0)
 		if c := s.at(n); c != nil {
 			for name, t := range c.cache {
-				cache[name] = tokens{cache[name].prompt + t.prompt, cache[name].cached + t.cached}
+				sum := cache[name]
+				cache[name] = tokens{prompt: sum.prompt + t.prompt, cached: sum.cached + t.cached}
 			}
 		}
 	}
@@ -193,7 +198,7 @@ func (s *Series) at(n int64) *second {
 // total is a sum of seconds.
 type total struct {
 	requests, failed, tokens int
-	prompt, cached           int
+	prompt, cached, expected int
 	first                    [bins]int64
 	withFirst, never         int64
 }
@@ -209,6 +214,7 @@ func (t *total) add(c *second, sign int) {
 	for _, x := range c.cache {
 		t.prompt += sign * x.prompt
 		t.cached += sign * x.cached
+		t.expected += sign * x.expected
 	}
 	for b, n := range c.first {
 		t.first[b] += int64(sign) * int64(n)
@@ -232,6 +238,7 @@ func (t *total) write(p *points, counted bool) {
 	p.Never = append(p.Never, math.IsInf(p95, 1))
 	p.Tokens = append(p.Tokens, perSecond(t.tokens))
 	p.Cached = append(p.Cached, figure(float64(t.cached)/float64(t.prompt)))
+	p.Expected = append(p.Expected, figure(float64(t.expected)/float64(t.prompt)))
 	p.Rate = append(p.Rate, perSecond(t.requests))
 	p.Failed = append(p.Failed, perSecond(t.failed))
 }

@@ -27,6 +27,7 @@ type state struct {
 type sideState struct {
 	Name   string      `json:"name"`
 	Series *points     `json:"series"`
+	Peers  []Peer      `json:"peers"`
 	Pools  []poolState `json:"pools"`
 }
 
@@ -38,9 +39,22 @@ type poolState struct {
 	// mean.
 	TypicalTokens figure `json:"typicalTokens"`
 	Measured      bool   `json:"measured"`
+	// Kinds are those that endpoints belong to, in the order in which the endpoints stand.
+	Kinds []kindState `json:"kinds"`
 	// Omitted is how many endpoints are not in the list.
 	Omitted   int            `json:"omitted"`
 	Endpoints []endpointTile `json:"endpoints"`
+}
+
+// kindState is what was learned of the endpoints of a kind.
+type kindState struct {
+	Name      string `json:"name"`
+	Endpoints int    `json:"endpoints"`
+	// Source names the row of the calibration table that its steps' shape is from, empty for the shape that stands for any;
+	// Prefill and Decode are the learned factors on it, of prompts and of output.
+	Source  string `json:"source"`
+	Prefill figure `json:"prefill"`
+	Decode  figure `json:"decode"`
 }
 
 type endpointTile struct {
@@ -59,6 +73,14 @@ type endpointTile struct {
 	Cached figure `json:"cached"`
 	// TTFT is the predicted time to first token of a typical request in milliseconds.
 	TTFT figure `json:"ttft"`
+	// Errors is the share of the latest requests that it failed.
+	Errors figure `json:"errors"`
+	// Events is null where the endpoint publishes no KV events.
+	Events *Events `json:"events"`
+	// Resident and WaitingForSlot are adapters with a slot, and with requests and none; Loading is milliseconds until those under way are loaded.
+	Resident       []string `json:"resident"`
+	WaitingForSlot []string `json:"waitingForSlot"`
+	Loading        figure   `json:"loading"`
 }
 
 func (s *site) serveState(w http.ResponseWriter, _ *http.Request) {
@@ -83,14 +105,17 @@ func (s *Side) state(now time.Duration) sideState {
 		records = s.Records(maxRequests)
 	}
 	for _, p := range s.Fleet.Pools() {
-		out.Pools = append(out.Pools, statusOf(p, now, records, shares))
+		out.Pools = append(out.Pools, s.statusOf(p, now, records, shares))
+	}
+	if out.Peers = []Peer{}; s.Peers != nil {
+		out.Peers = append(out.Peers, s.Peers()...)
 	}
 	return out
 }
 
-func statusOf(p *fleet.Pool, now time.Duration, records []*route.Record, shares map[string]float64) poolState {
+func (s *Side) statusOf(p *fleet.Pool, now time.Duration, records []*route.Record, shares map[string]float64) poolState {
 	c := p.Config()
-	out := poolState{Name: p.Name(), Model: c.Model, Profile: c.Profile.Name, TypicalTokens: typicalTokens, Endpoints: []endpointTile{}}
+	out := poolState{Name: p.Name(), Model: c.Model, Profile: c.Profile.Name, TypicalTokens: typicalTokens, Kinds: []kindState{}, Endpoints: []endpointTile{}}
 	var output float32
 	for _, r := range records {
 		if r.Pool == p.Name() && r.View.MeanUncached > 0 {
@@ -106,9 +131,15 @@ func statusOf(p *fleet.Pool, now time.Duration, records []*route.Record, shares 
 		if !ok {
 			share = math.NaN()
 		}
+		out.Kinds = countKind(out.Kinds, e)
 		t := endpointTile{Name: e.Endpoint.Name, Host: e.Endpoint.Host, Engine: e.Engine, Kind: e.Kind, State: e.State, Why: e.Why,
 			Running: figure(e.Reading.Running), Waiting: figure(e.Reading.Waiting), InFlight: e.InFlight, KVUse: figure(e.Reading.KVUse),
-			Cached: figure(share), TTFT: figure(predicted[i])}
+			Cached: figure(share), TTFT: figure(predicted[i]), Errors: figure(e.Errors)}
+		if s.Events != nil {
+			t.Events = s.Events(p.Name(), e)
+		}
+		a := p.Adapters(now, e.Endpoint.Name)
+		t.Resident, t.WaitingForSlot, t.Loading = atMost(a.Resident), atMost(a.Waiting), figure(a.Loading.Seconds()*1000)
 		if e.State == "draining" || e.State == "not ready" {
 			t.TTFT = figure(math.NaN()) // nothing is sent there
 		}
@@ -120,6 +151,23 @@ func statusOf(p *fleet.Pool, now time.Duration, records []*route.Record, shares 
 	}
 	out.Omitted = max(out.Omitted, 0)
 	return out
+}
+
+// countKind counts an endpoint's kind.
+func countKind(kinds []kindState, e *fleet.Status) []kindState {
+	i := slices.IndexFunc(kinds, func(k kindState) bool { return k.Name == e.Kind && k.Source == e.Rate.Source })
+	if i < 0 {
+		i = len(kinds)
+		kinds = append(kinds, kindState{Name: e.Kind, Source: e.Rate.Source, Prefill: figure(e.Rate.Prefill), Decode: figure(e.Rate.Decode)})
+	}
+	kinds[i].Endpoints++
+	return kinds
+}
+
+// atMost is names, as far as a tile has room for them.
+func atMost(names []string) []string {
+	const most = 32
+	return append([]string{}, names[:min(len(names), most)]...)
 }
 
 // calm orders states: those in trouble first.

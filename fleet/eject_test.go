@@ -160,6 +160,17 @@ func TestNotAllAreEjected(t *testing.T) {
 			if aside != want {
 				t.Errorf("%d endpoints all fail (%v): %d are put aside, want %d", n, how, aside, want)
 			}
+			for _, e := range p.Endpoints() {
+				p.Observe(sec(60), sec(60), e.Name, UnknownReading(), nil)
+			}
+			for _, s := range p.Status(sec(60)) {
+				if s.State == "in doubt" {
+					aside--
+				}
+			}
+			if aside != 0 {
+				t.Errorf("%d endpoints all fail (%v): after a minute %d of those put aside are not said to be in doubt", n, how, aside)
+			}
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-gateway/sluice/prefix"
+	"github.com/sluice-gateway/sluice/route"
 )
 
 // FollowEvents says how well an endpoint's KV events are known from here on; what they have said so far is forgotten. Call it when events
@@ -57,17 +58,31 @@ type settlement struct {
 
 // expect notes what the chosen endpoint is expected to find in its cache, and to hold once it has computed the rest.
 func (p *Pool) expect(l *Lease, r *Request) {
-	v, ep := &p.view, l.ep
-	l.Cached = max(min(int(v.Match[ep.row]*v.Request.UnitTokens), int(v.Request.PromptTokens)-1), 0)
-	ends := p.endsOf(r)
-	n := 0
-	if at, ok := slices.BinarySearch(ends, p.match[ep.slot]); ok {
+	var n int
+	l.Cached, l.CachedExact, n = p.expected(l.ep, r)
+	p.expectBlocks(l, r.Blocks[n:])
+}
+
+// expected is how many tokens of the prompt an endpoint should find in its cache, whether its events tell that, and how many of the
+// prompt's blocks it holds.
+func (p *Pool) expected(ep *endpoint, r *Request) (tokens int, exact bool, n int) {
+	q := &p.view.Request
+	if at, ok := slices.BinarySearch(p.endsOf(r), p.match[ep.slot]); ok {
 		n = at + 1
 	}
 	if known := p.exact.Predict(ep.slot, r.Blocks, n); known.Known {
-		l.Cached, l.CachedExact = known.Tokens, known.Exact
+		return known.Tokens, known.Exact, n
 	}
-	p.expectBlocks(l, r.Blocks[n:])
+	return max(min(int(p.view.Match[ep.row]*q.UnitTokens), int(q.PromptTokens)-1), 0), false, n
+}
+
+// forecast writes into a copy of the view what every endpoint should find in its cache.
+func (p *Pool) forecast(v *route.View, r *Request) {
+	v.Expected, v.Exact = make(route.Column, len(p.rows)), make([]bool, len(p.rows))
+	for i, ep := range p.rows {
+		tokens, exact, _ := p.expected(ep, r)
+		v.Expected[i], v.Exact[i] = float32(tokens), exact
+	}
 }
 
 // expectBlocks notes that the lease's endpoint will hold the blocks once it has computed them, whatever its events say until then.

@@ -338,3 +338,21 @@ func growth(tokens int) int {
 	}
 	return 16
 }
+
+// A recorded view says of every endpoint what it should find, and which of that is a guess.
+func TestRecordedViewsSayWhatIsExact(t *testing.T) {
+	p := followed(t, 2)
+	p.FollowEvents("e1:8000", prefix.NotFollowed)
+	r := prompt(1, 20*unitBytes)
+	q := tokensOf(1, r)
+	p.LearnPrompt(q)
+	p.ObserveBlocks("e0:8000", storedAt(q, 10))
+	r.Record = true
+	l, c := p.Pick(sec(1), r)
+	if v := c.View; v.Expected[0] != 10*unitTokens || !v.Exact[0] || v.Expected[1] != 0 || v.Exact[1] {
+		t.Errorf("got %v tokens, exact %v; want those of e0's events, and nothing known of e1", v.Expected, v.Exact)
+	}
+	if i := c.Endpoint; float32(l.Cached) != c.View.Expected[i] || l.CachedExact != c.View.Exact[i] {
+		t.Errorf("the lease has %d, exact %v, and the view %v, %v", l.Cached, l.CachedExact, c.View.Expected[i], c.View.Exact[i])
+	}
+}

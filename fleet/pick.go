@@ -108,6 +108,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	c := Choice{Decision: cfg.Profile.Decide(v)}
 	if r.Record {
 		copied := v.Clone()
+		p.forecast(&copied, r)
 		c.View = &copied
 	}
 	v.Turn++ // after the copy, which has to give the same decision again

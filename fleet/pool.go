@@ -564,7 +564,7 @@ func (p *Pool) Models() []Model {
 // Status is what is known of one endpoint, for people and metrics.
 type Status struct {
 	Endpoint Endpoint
-	// State is ready, stale, stalled, ejected, draining or not ready; Why says more, in words.
+	// State is ready, stale, stalled, ejected, in doubt, draining or not ready; Why says more, in words.
 	State, Why string
 	// Engine and Kind are what was found by asking and by measuring.
 	Engine, Kind string
@@ -585,6 +585,8 @@ type Status struct {
 	MissingMetrics []string
 	// Rate is the learned speed of the endpoint's kind.
 	Rate route.Rate
+	// Errors is the share of the latest requests that it failed, 0 to 1, forgotten over seconds.
+	Errors float64
 	// Models are the names that the endpoint lists.
 	Models []string
 }
@@ -603,6 +605,7 @@ func (p *Pool) Status(now time.Duration) []Status {
 			WorkMS: float64(p.view.Work[i]), ContextTokens: float64(p.view.Context[i]), PrefixUnits: p.index.Held(ep.slot),
 			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
 		s.HeldTokens, _ = ep.ledger.Tokens()
+		s.Errors = ep.errorShare(now.Seconds())
 		for _, m := range ep.models {
 			s.Models = append(s.Models, m.ID)
 		}
@@ -638,6 +641,9 @@ func (p *Pool) stateOf(ep *endpoint, now float64, s *Status) string {
 	case now < ep.ejectedUntil:
 		s.Why = ep.health.why()
 		return "ejected"
+	case ep.doubt:
+		s.Why = "after a pause one request at a time is tried, until one is served"
+		return "in doubt"
 	}
 	return "ready"
 }

@@ -317,5 +317,6 @@ func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome, expected int) 
 		return
 	}
 	c.ended.PromptTokens, c.ended.CachedTokens, c.ended.OutputTokens = usage.PromptTokens, usage.CachedTokens, usage.OutputTokens
+	c.ended.ExpectedTokens = expected
 	c.g.metrics.tokens.add(c.pool.Name(), c.label, usage, expected)
 }

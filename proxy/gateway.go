@@ -93,6 +93,8 @@ type Ended struct {
 	// PromptTokens, CachedTokens and OutputTokens are the engine's report; without one, OutputTokens is the number of
 	// events with output and the others are 0.
 	PromptTokens, CachedTokens, OutputTokens int
+	// ExpectedTokens is how many prompt tokens the endpoint was expected to find in its cache, 0 without the engine's report.
+	ExpectedTokens int
 }
 
 // Defaults of Options.

@@ -83,8 +83,8 @@ func TestFullEngineIsPassedOverForAMoment(t *testing.T) {
 			t.Errorf("status %d: asked the full one %d times within %v, want once", status, asked.Load(), took)
 		}
 		s := r.pool.Status(began + 2*time.Hour)[0]
-		if s.State != "ready" {
-			t.Errorf("status %d, an hour later: %s, %s", status, s.State, s.Why)
+		if s.State != "in doubt" {
+			t.Errorf("status %d, an hour later: %s, %s; want it tried again", status, s.State, s.Why)
 		}
 	}
 }

@@ -172,6 +172,7 @@ func (v *View) Check() error {
 		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil}, {"cached", len(v.Cached), v.Cached != nil},
 		{"lastByte", len(v.LastByte), v.LastByte != nil}, {"errors", len(v.Errors), v.Errors != nil},
 		{"slotIdle", len(v.SlotIdle), v.SlotIdle != nil}, {"slotAhead", len(v.SlotAhead), v.SlotAhead != nil}, {"loadEnd", len(v.LoadEnd), v.LoadEnd != nil},
+		{"expected", len(v.Expected), v.Expected != nil}, {"exact", len(v.Exact), v.Expected != nil || v.Exact != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
 	}
 	for _, c := range required {
@@ -198,12 +199,12 @@ func (v *View) Clone() View {
 	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero = nil, nil, nil, nil, nil, nil, nil
 	c.waiting, c.running, c.use, c.masked = nil, nil, nil, [3]Column{}
 	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Work, &c.Head, &c.Held, &c.Context, &c.SentSince, &c.Match, &c.Cached,
-		&c.Errors, &c.SlotIdle, &c.SlotAhead} {
+		&c.Errors, &c.SlotIdle, &c.SlotAhead, &c.Expected} {
 		*col = slices.Clone(*col)
 	}
 	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte, &c.LoadEnd} {
 		*col = slices.Clone(*col)
 	}
-	c.Adapters, c.Tried, c.Rates = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates)
+	c.Adapters, c.Tried, c.Rates, c.Exact = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates), slices.Clone(c.Exact)
 	return c
 }

@@ -18,6 +18,7 @@ func (e *Explanation) WriteText(w io.Writer, v *View) error {
 	t.request()
 	t.readings()
 	t.scores()
+	t.line("")
 	t.words()
 	_, err := io.WriteString(w, t.String())
 	return err
@@ -107,6 +108,9 @@ func (t *explainer) readings() {
 	v, s := t.v, t.v.Snapshot
 	header := []string{"known of", "kind", "read ago", "waiting", "running", "KV use", "KV tokens",
 		"in flight", "prefilling", "backlog", "work", "held", "context", "match"}
+	if v.Expected != nil {
+		header = append(header, "in its cache")
+	}
 	if v.Adapters != nil {
 		header = append(header, "adapter")
 	}
@@ -120,6 +124,9 @@ func (t *explainer) readings() {
 				x = own[i]
 			}
 			row = append(row, t.reading(x, 1, ""))
+		}
+		if v.Expected != nil {
+			row = append(row, v.expected(i))
 		}
 		if v.Adapters != nil {
 			row = append(row, v.Adapters[i].String())
@@ -177,7 +184,7 @@ func (t *explainer) scores() {
 		if t.scored(i) {
 			total = t.total(t.Totals[i])
 		}
-		rows = append(rows, append(row, total, t.mark(i)))
+		rows = append(rows, append(row, total, strings.Join(t.Marks(i), ", ")))
 	}
 	t.line("")
 	writeTable(&t.Builder, rows)
@@ -195,9 +202,6 @@ func (t *explainer) says(c *TermColumn) bool {
 	}
 	return false
 }
-
-// scored reports whether row i has values and a total.
-func (t *explainer) scored(i int) bool { return t.Kept[i] && t.Decision.Verdict == Send }
 
 // filters names the filters that had something against row i.
 func (t *explainer) filters(i int) string {
@@ -238,30 +242,8 @@ func (t *explainer) total(x float32) string {
 	return fmt.Sprintf("%.3f", x)
 }
 
-// mark says what became of row i.
-func (t *explainer) mark(i int) string {
-	d := &t.Decision
-	var marks []string
-	if int(d.Endpoint) == i {
-		marks = append(marks, "chosen")
-	}
-	for k, f := range d.Fallbacks {
-		if int(f) == i {
-			marks = append(marks, fmt.Sprintf("fallback %d", k+1))
-		}
-	}
-	if t.scored(i) && d.Near > 1 && t.near(i) {
-		marks = append(marks, "near tie")
-	}
-	if !t.Kept[i] {
-		marks = append(marks, "left out")
-	}
-	return strings.Join(marks, ", ")
-}
-
 // words says why.
 func (t *explainer) words() {
-	t.line("")
 	if d := &t.Decision; d.Verdict != Send {
 		t.line("No endpoint may serve the request.")
 	} else {
@@ -269,6 +251,7 @@ func (t *explainer) words() {
 			t.line("Guarded: hits have fallen while the backlog has risen, so that the weights decide until either is over.")
 		}
 		t.choice()
+		t.forecast()
 		t.tie()
 		if d.Fallbacks[0] >= 0 {
 			t.line("If it fails before its first byte: %s.", t.fallbacks())
@@ -278,17 +261,9 @@ func (t *explainer) words() {
 		}
 		t.lifted()
 	}
-	for i, why := range t.v.Snapshot.Why {
-		for _, f := range t.Filters {
-			if !f.Dropped[i] || f.Lifted {
-				continue
-			}
-			if why != "" && t.v.Snapshot.States[i]&(NotReady|Draining) != 0 {
-				why = ": " + printable(why)
-			} else {
-				why = ""
-			}
-			t.line("Left out: %s, %s%s.", t.name(int32(i)), f.Says, why)
+	for i := range t.v.Snapshot.Names {
+		if said := t.LeftOut(t.v, i); said != "" {
+			t.line("Left out: %s, %s.", t.name(int32(i)), said)
 		}
 	}
 }
@@ -331,10 +306,6 @@ func (t *explainer) choice() {
 		strings.Join(reasons, ", "))
 }
 
-func (t *explainer) sign() float32 {
-	return (&Profile{Cost: t.Cost}).sign()
-}
-
 // rival is the best endpoint that was not chosen, -1 when there is none: the first fallback.
 func (t *explainer) rival() int { return int(t.Decision.Fallbacks[0]) }
 
@@ -363,23 +334,6 @@ func (t *explainer) differences(a, b int) []string {
 		said = append(said, fmt.Sprintf("%s %s %s", d.name, t.total(max(d.by, -d.by)), word))
 	}
 	return said
-}
-
-// near reports whether row i is in the tie band.
-func (t *explainer) near(i int) bool {
-	p := Profile{Cost: t.Cost}
-	return p.sign()*t.Totals[i] <= p.limit(t.best(), t.TieRatio, t.TieSlack)
-}
-
-// best is the best total of a kept row.
-func (t *explainer) best() float32 {
-	best := t.Totals[t.Decision.Endpoint]
-	for i, kept := range t.Kept {
-		if kept && t.sign()*t.Totals[i] < t.sign()*best {
-			best = t.Totals[i]
-		}
-	}
-	return best
 }
 
 // tie says how near ties were settled.

@@ -81,34 +81,23 @@ type endpointStatus struct {
 	Prefilling     int               `json:"prefilling"`
 	BacklogTokens  float64           `json:"backlogTokens"`
 	PrefixUnits    int               `json:"prefixUnits"`
-	KVEvents       *eventStatus      `json:"kvEvents,omitempty"`
+	Errors         float64           `json:"errors"`
+	Resident       []string          `json:"resident,omitempty"`
+	WaitingForSlot []string          `json:"waitingForSlot,omitempty"`
+	LoadingSeconds float64           `json:"loadingSeconds,omitempty"`
+	KVEvents       *console.Events   `json:"kvEvents,omitempty"`
 	Rate           route.Rate        `json:"rate"`
 	MissingMetrics []string          `json:"missingMetrics,omitempty"`
 }
 
-// eventStatus is how an endpoint's KV events are followed.
-type eventStatus struct {
-	// Prefixes is guessed, exact from a time on, or exact.
-	Prefixes string `json:"prefixes"`
-	Why      string `json:"why,omitempty"`
-	// SinceSeconds is for how long it has been so; EventsPerSecond is a mean over about the last minute.
-	SinceSeconds float64 `json:"sinceSeconds"`
-	HeldTokens   int     `json:"heldTokens"`
-	Events       uint64  `json:"events"`
-	PerSecond    float64 `json:"eventsPerSecond"`
-	Gaps         uint64  `json:"gaps"`
-	LostMessages uint64  `json:"lostMessages"`
-	Restarts     uint64  `json:"restarts"`
-}
-
 // events describes how an endpoint's KV events are followed, nil where it publishes none.
-func (s *server) events(pool string, e *fleet.Status) *eventStatus {
+func (s *server) events(pool string, e *fleet.Status) *console.Events {
 	f, ok := s.scraper.Followed(pool, e.Endpoint.Name)
 	if !ok {
 		return nil
 	}
 	words := [...]string{"guessed", "exact from then on", "exact"}
-	return &eventStatus{Prefixes: words[f.Following], Why: f.Why, SinceSeconds: (s.now() - f.Since).Seconds(), HeldTokens: e.HeldTokens,
+	return &console.Events{Prefixes: words[f.Following], Why: f.Why, SinceSeconds: (s.now() - f.Since).Seconds(), HeldTokens: e.HeldTokens,
 		Events: f.Events, PerSecond: f.PerSecond, Gaps: f.Gaps, LostMessages: f.Lost, Restarts: f.Restarts}
 }
 
@@ -121,6 +110,8 @@ func (s *server) serveFleet(w http.ResponseWriter, _ *http.Request) {
 		for _, e := range p.Status(s.now()) {
 			status := statusOf(&e)
 			status.KVEvents = s.events(p.Name(), &e)
+			a := p.Adapters(s.now(), e.Endpoint.Name)
+			status.Resident, status.WaitingForSlot, status.LoadingSeconds = a.Resident, a.Waiting, a.Loading.Seconds()
 			f.Endpoints = append(f.Endpoints, status)
 		}
 		out = append(out, f)
@@ -141,6 +132,6 @@ func statusOf(e *fleet.Status) endpointStatus {
 	return endpointStatus{Name: e.Endpoint.Name, Host: e.Endpoint.Host, State: e.State, Why: e.Why, Engine: e.Engine, Kind: e.Kind,
 		Labels: e.Endpoint.Labels, Models: e.Models, Waiting: known(e.Reading.Waiting), Running: known(e.Reading.Running),
 		KVUse: known(e.Reading.KVUse), KVTokens: known(e.Reading.KVTokens), AgeSeconds: known(e.Age), InFlight: e.InFlight,
-		Prefilling: e.Prefilling, BacklogTokens: e.BacklogTokens, PrefixUnits: e.PrefixUnits, Rate: e.Rate,
+		Prefilling: e.Prefilling, BacklogTokens: e.BacklogTokens, PrefixUnits: e.PrefixUnits, Errors: e.Errors, Rate: e.Rate,
 		MissingMetrics: e.MissingMetrics}
 }

@@ -52,7 +52,7 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, p := range c.fleet.Pools() {
 		ready := 0
 		for _, s := range p.Status(c.now()) {
-			if s.State == "ready" {
+			if s.State == "ready" || s.State == "in doubt" {
 				ready++
 			}
 			gauge := func(d *prometheus.Desc, value float64, more ...string) {

@@ -105,8 +105,7 @@ func demo(ctx context.Context, o *demoOptions, out io.Writer) error {
 			return err
 		}
 		defer sides[i].farm.Close()
-		s := sides[i].gateway
-		shown = append(shown, console.Side{Name: sides[i].name, Fleet: s.fleet, Series: s.series, Records: s.recorder.last})
+		shown = append(shown, sides[i].gateway.side(sides[i].name))
 	}
 	sides[0].gateway.sides = shown
 	for _, s := range sides {

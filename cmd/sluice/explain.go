@@ -117,7 +117,7 @@ func explain(out io.Writer, in io.Reader, last int, profile string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "request %s at %s, pool %s%s\n", r.ID, r.Time, r.Pool, expected(r))
+		fmt.Fprintf(out, "request %s at %s, pool %s\n", r.ID, r.Time, r.Pool)
 		e := p.Explain(&r.View)
 		if err := e.WriteText(out, &r.View); err != nil {
 			return err
@@ -125,17 +125,6 @@ func explain(out io.Writer, in io.Reader, last int, profile string) error {
 		fmt.Fprintln(out)
 	}
 	return nil
-}
-
-// expected says what the chosen endpoint was expected to find in its cache.
-func expected(r *route.Record) string {
-	switch {
-	case r.CachedExact:
-		return fmt.Sprintf(", %d prompt tokens cached there by its events", r.Cached)
-	case r.Cached > 0:
-		return fmt.Sprintf(", about %d prompt tokens cached there", r.Cached)
-	}
-	return ""
 }
 
 func replayCommand() *cobra.Command {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/peer"
 )
 
@@ -73,24 +74,22 @@ func (s *server) listenPeers() (err error) {
 	return nil
 }
 
-// peerStatus is the JSON of /peers.
-type peerStatus struct {
-	Name       string  `json:"name"`
-	Told       bool    `json:"told"`
-	Heard      bool    `json:"heard"`
-	LagSeconds float64 `json:"lagSeconds"`
+// peersNow lists the peers that are told or heard, none without --peers.
+func (s *server) peersNow() []console.Peer {
+	out := []console.Peer{}
+	if s.peers == nil {
+		return out
+	}
+	for _, p := range s.peers.Status() {
+		out = append(out, console.Peer{Name: p.Name, Told: p.Told, Heard: p.Heard, LagSeconds: p.Lag.Seconds()})
+	}
+	return out
 }
 
 // servePeers writes which peers are told and heard.
 func (s *server) servePeers(w http.ResponseWriter, _ *http.Request) {
-	out := []peerStatus{}
-	if s.peers != nil {
-		for _, p := range s.peers.Status() {
-			out = append(out, peerStatus{Name: p.Name, Told: p.Told, Heard: p.Heard, LagSeconds: p.Lag.Seconds()})
-		}
-	}
 	w.Header().Set("Content-Type", "application/json")
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	_ = enc.Encode(out) // an error means that the reader has gone
+	_ = enc.Encode(s.peersNow()) // an error means that the reader has gone
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/sim"
 )
 
@@ -86,7 +87,7 @@ func TestPeersShareWhatTheyKnow(t *testing.T) {
 	}
 	heard := func(g *gateway) (n int) {
 		_, body := get(g.admin + "/peers")
-		var all []peerStatus
+		var all []console.Peer
 		if err := json.Unmarshal([]byte(body), &all); err != nil {
 			t.Fatalf("got %s: %v", body, err)
 		}

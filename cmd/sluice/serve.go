@@ -195,8 +195,13 @@ func newServer(ctx context.Context, o *serveOptions, log *slog.Logger, start tim
 	}
 	s.gateway = proxy.New(s.fleet, s.proxyOptions(first), s.registry, s.now, log)
 	s.apply(ctx, first, text)
-	s.sides = []console.Side{{Fleet: s.fleet, Series: s.series, Records: s.recorder.last}}
+	s.sides = []console.Side{s.side("")}
 	return s, nil
+}
+
+// side is what the console shows of this gateway, under a name if there are several.
+func (s *server) side(name string) console.Side {
+	return console.Side{Name: name, Fleet: s.fleet, Series: s.series, Records: s.recorder.last, Events: s.events, Peers: s.peersNow}
 }
 
 // listen opens both listeners.
@@ -313,7 +318,7 @@ func (s *server) ended(e proxy.Ended) {
 		return
 	}
 	s.series.Add(s.now(), console.Sample{ID: e.ID, Endpoint: e.Endpoint, TTFT: e.TTFT, Tokens: e.OutputTokens, Prompt: e.PromptTokens,
-		Cached: e.CachedTokens, OK: e.Whole && e.Status < 400})
+		Cached: e.CachedTokens, Expected: e.ExpectedTokens, OK: e.Whole && e.Status < 400})
 }
 
 // prompt has the tokens of a prompt found out, so that KV events tell who holds it.

@@ -182,9 +182,11 @@ func TestServeRecordExplainReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for said, want := range map[string]string{`"cached":64`: ", about 64 prompt tokens cached there\n", `"cached":0,"cachedExact":true`: ", 0 prompt tokens cached there by its events\n"} {
+	const nothing = `"expected":[0,0],"exact":[false,false]`
+	for said, want := range map[string]string{`"expected":[64,64],"exact":[false,false]`: "it should find about 64 of the prompt's tokens in its cache: a guess.\n",
+		`"expected":[0,0],"exact":[true,true]`: "Its KV events say that it should find 0 of the prompt's tokens in its cache.\n"} {
 		file := filepath.Join(t.TempDir(), "one.jsonl")
-		if err := os.WriteFile(file, []byte(strings.Replace(string(line), "{", "{"+said+",", 1)), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(strings.Replace(string(line), nothing, said, 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if out := run(t, "explain", file); !strings.Contains(out, want) {

@@ -19,7 +19,7 @@ func (s *server) logStates() {
 			switch was, known := s.states[key]; {
 			case !known && e.State != "ready" && e.State != "draining", was == e.State:
 				// Nothing is known yet, or nothing has changed.
-			case e.State == "ready" || e.State == "draining":
+			case e.State == "ready" || e.State == "draining" || e.State == "in doubt":
 				s.log.Info("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was)
 			default:
 				s.log.Warn("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was, "why", e.Why)

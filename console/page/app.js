@@ -76,7 +76,7 @@
   const plots = [
     { id: "plot-ttft", axis: msAxis, least: 20, lines: [{ key: "p50", label: "P50", width: 2 }, { key: "p95", label: "P95", width: 1.5, dash: [5, 4] }], show: ms },
     { id: "plot-tokens", axis: (x) => digits(x, 0), least: 10, lines: [{ key: "tokens", width: 2 }], show: rate, more: ["rate", "failed"] },
-    { id: "plot-cached", axis: share, top: 1, lines: [{ key: "cached", width: 2 }], show: share },
+    { id: "plot-cached", axis: share, top: 1, lines: [{ key: "cached", label: "found", width: 2 }, { key: "expected", label: "expected", width: 1.5, dash: [5, 4] }], show: share },
   ];
   let hover = null; // the point under the pointer, null for the newest
 
@@ -170,8 +170,11 @@
       keyed(e.querySelector(".pools"), side.pools, (p) => p.name, makePool, updatePool);
     });
     const all = sides.flatMap((s) => s.pools.flatMap((p) => p.endpoints));
-    const ready = all.filter((e) => e.state === "ready").length;
-    say($("fleet-summary"), all.length ? `${ready} of ${plural(all.length, "endpoint", "endpoints")} ready` : "No endpoint is configured.");
+    const ready = all.filter((e) => e.state === "ready" || e.state === "in doubt").length, followed = all.filter((e) => e.events && e.events.prefixes !== "guessed").length;
+    const peers = sides.flatMap((s) => s.peers), heard = peers.filter((p) => p.heard).length;
+    const says = [`${ready} of ${plural(all.length, "endpoint", "endpoints")} ready`, followed ? `KV events of ${followed} followed` : "prefixes guessed: no KV events"];
+    if (peers.length) says.push(`${heard} of ${plural(peers.length, "peer", "peers")} heard` + (heard ? ", there and back " + ms(1000 * Math.max(...peers.map((p) => p.lagSeconds))) : ""));
+    say($("fleet-summary"), all.length ? says.join(" · ") : "No endpoint is configured.");
   }
 
   function makeSide(side) {
@@ -186,14 +189,26 @@
     return e;
   }
 
-  const makePool = () => el("div", "pool", el("div", "poolhead", el("h4", ""), el("p", "muted")), el("ul", "tiles"));
+  const makePool = () => el("div", "pool", el("div", "poolhead", el("h4", ""), el("p", "muted"), el("ul", "kinds muted")), el("ul", "tiles"));
 
   function updatePool(e, pool) {
     say(e.querySelector("h4"), pool.model || pool.name);
     const typical = `TTFT predicted for ${count(pool.typicalTokens)} new prompt tokens` + (pool.measured ? ", the mean here" : "");
     say(e.querySelector(".poolhead p"), [`decides by ${pool.profile}`, typical, pool.omitted ? plural(pool.omitted, "endpoint is", "endpoints are") + " not shown" : ""].filter(Boolean).join(" · "));
+    keyed(e.querySelector(".kinds"), pool.kinds, (k) => k.name + " " + k.source, () => el("li", ""), (item, k) => say(item, kindText(k)));
     keyed(e.querySelector(".tiles"), pool.endpoints, (t) => t.name, makeTile, updateTile);
   }
+
+  // kindText says where a kind's speed is from and what was learned on top of it.
+  const kindText = (k) => `${k.name}, ${plural(k.endpoints, "endpoint", "endpoints")}: ` + (k.source ? `steps as measured of ${k.source}` : "steps of no known GPU") +
+    `, times ${digits(k.prefill, 2)} for prompts and ${digits(k.decode, 2)} for output`;
+
+  // eventText says in a line how an endpoint's KV events are followed.
+  const eventText = (x) => (x ? [x.prefixes, x.prefixes === "guessed" ? x.why : plural(x.heldTokens, "token", "tokens") + " held", `${rate(x.eventsPerSecond)} events/s`,
+    x.gaps ? plural(x.gaps, "gap", "gaps") : "", x.restarts ? plural(x.restarts, "restart", "restarts") : ""].filter(Boolean).join(" · ") : "guessed, no KV events");
+
+  // adapterText names the adapters in the slots, and what is under way.
+  const adapterText = (t) => [t.resident.join(", "), t.waitingForSlot.length ? "waiting: " + t.waitingForSlot.join(", ") : "", t.loading > 0 ? "loading" : ""].filter(Boolean).join(" · ");
 
   const field = (name, label, classes, meter) => {
     const e = el("div", classes || "", el("dt", "", label), ...(meter ? [el("span", "meter", el("i", ""))] : []), el("dd", ""));
@@ -204,7 +219,8 @@
   const makeTile = () => el("li", "card tile",
     el("div", "tilehead", el("span", "tilename"), el("span", "badge", el("i", "shape"), el("span", "state")), el("span", "tilekind"), el("p", "tilewhy")),
     el("dl", "counts", field("running", "running"), field("waiting", "waiting"), field("inFlight", "in flight")),
-    el("dl", "meters", field("kvUse", "KV cache", "", true), field("cached", "prefix hits", "", true), field("ttft", "predicted TTFT", "wide")));
+    el("dl", "meters", field("kvUse", "KV cache", "", true), field("cached", "prefix hits", "", true), field("ttft", "predicted TTFT", "wide")),
+    el("dl", "notes", field("events", "prefixes"), field("adapters", "adapters"), field("errors", "failing")));
 
   function updateTile(e, t) {
     e.dataset.state = t.state;
@@ -223,6 +239,13 @@
     set("kvUse", share(t.kvUse), t.kvUse);
     set("cached", share(t.cached), t.cached);
     set("ttft", ms(t.ttft));
+    const note = (name, text) => {
+      set(name, text);
+      e.querySelector(`[data-field=${name}]`).hidden = !text;
+    };
+    note("events", eventText(t.events));
+    note("adapters", adapterText(t));
+    note("errors", t.errors >= .005 ? share(t.errors) + " of its latest requests" : "");
   }
 
   // Requests -----------------------------------------------------------------
@@ -265,7 +288,7 @@
     took.classList.toggle("bad", !!l.outcome && !l.outcome.ok);
     say(took, !l.outcome ? "running" : !l.outcome.ok ? "did not finish" : known(l.outcome.ttft) ? ms(l.outcome.ttft) : "done");
     const what = [plural(Math.round(l.prompt ?? 0), "token", "tokens")];
-    if (l.matched > 0 && l.prompt > 0) what.push(share(l.matched / l.prompt) + " held there");
+    if (l.matched > 0 && l.prompt > 0) what.push(share(l.matched / l.prompt) + (l.exact ? " held there" : " held there?"));
     if (l.near > 1) what.push(`near tie of ${l.near}`);
     if (l.blind) what.push("blind");
     if (l.decisions > 1) what.push(`moved ${l.decisions - 1}×`);
@@ -344,7 +367,7 @@
       const o = x.outcome;
       if (known(o.ttft)) facts.append(fact("TTFT was", ms(o.ttft)));
       facts.append(fact("answer", o.ok ? plural(o.tokens, "token", "tokens") : "did not finish"));
-      if (o.prompt > 0) facts.append(fact("prompt from cache", `${count(o.cached)} of ${plural(o.prompt, "token", "tokens")}`));
+      if (o.prompt > 0) facts.append(fact("prompt from cache", `${count(o.cached)} of ${plural(o.prompt, "token", "tokens")}, ${count(Math.round(best?.matched ?? 0))} expected`));
     } else {
       facts.append(fact("answer", "running, or ended too long ago"));
     }
@@ -383,13 +406,16 @@
     return e;
   }
 
+  // heldText says how much of the prompt an endpoint should find in its cache, and how that is known.
+  const heldText = (b) => `${count(Math.round(b.matched ?? 0))} cached, ${b.exact ? "exact" : "guessed"}`;
+
   // bars draws each endpoint's terms.
   function bars(d) {
     const scale = scaleOf(d);
     const all = el("ol", "bars", ...d.bars.map((b) => {
       const is = b.marks.includes("chosen");
       const marks = el("span", "marks", ...b.marks.map((m) => el("span", "mark" + (m === "chosen" ? " chosen" : m === "near tie" ? " tie" : ""), m)));
-      const row = el("li", is ? "bar chosen" : "bar", el("span", "who", b.name, marks));
+      const row = el("li", is ? "bar chosen" : "bar", el("span", "who", b.name, marks, el("span", "held", heldText(b))));
       if (b.leftOut) {
         row.append(el("span", "out", "left out: " + b.leftOut));
         return row;
@@ -423,9 +449,9 @@
       if (scope) c.scope = scope;
       return c;
     };
-    const head = el("tr", "", cell("th", "endpoint", "col"), cell("th", "kind", "col"), cell("th", "held there", "col"),
+    const head = el("tr", "", cell("th", "endpoint", "col"), cell("th", "kind", "col"), cell("th", "tokens in its cache", "col"),
       ...d.terms.map((t) => cell("th", d.cost ? t.name : `${t.name} × ${t.weight}`, "col")), cell("th", "total", "col"));
-    const rows = d.bars.map((b) => el("tr", "", cell("th", b.name, "row"), cell("td", b.kind), cell("td", plural(Math.round(b.matched ?? 0), "token", "tokens")),
+    const rows = d.bars.map((b) => el("tr", "", cell("th", b.name, "row"), cell("td", b.kind), cell("td", heldText(b)),
       ...b.parts.map((x, i) => cell("td", cost(d, x) + (b.guessed[i] ? "?" : ""))), cell("td", b.leftOut ? "left out" : cost(d, b.total))));
     const table = scroller("Terms of each endpoint", el("table", "", el("thead", "", head), el("tbody", "", ...rows)));
     const text = scroller("The explanation as text", el("pre", "", d.text));
