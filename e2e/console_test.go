@@ -47,7 +47,7 @@ func TestConsole(t *testing.T) {
 
 	client := startClient(t, "load", g.url, "--requests", "40", "--concurrency", "6", "--tokens", "24")
 	wantNoneLost(t, client.finish(2*time.Minute))
-	b.until("values above each plot", `[...document.querySelectorAll(".values .value b")].length === 4 &&
+	b.until("values above each plot", `[...document.querySelectorAll(".values .value b")].length === 5 &&
 		[...document.querySelectorAll(".values .value b")].every((e) => /[0-9]/.test(e.textContent))`)
 	if before > 0 {
 		t.Errorf("got %d pixels of a TTFT line before there were requests, want none", before)
@@ -78,6 +78,15 @@ func consoleExplains(t *testing.T, b *browser) {
 	b.until("three bars and the reason in words", shown)
 	if n := ask[int](b, `[...document.querySelectorAll("#why .bar .stack i")].filter((e) => e.getBoundingClientRect().width > 1).length`); n < 3 {
 		t.Errorf("got %d visible parts of bars, want one for each endpoint at least", n)
+	}
+	if held := ask[string](b, `[...document.querySelectorAll("#why .bar .held")].map((e) => e.textContent).join()`); strings.Count(held, " cached, guessed") != 3 {
+		t.Errorf("got %q, want what each endpoint should find in its cache, and that it is guessed", held)
+	}
+	if notes := ask[string](b, `[...document.querySelectorAll(".tile [data-field=events]")].map((e) => e.innerText.replace(/\s+/g, " ")).join()`); !strings.Contains(notes, "prefixes guessed, no KV events") {
+		t.Errorf("got %q of the endpoints' KV events, want that there are none", notes)
+	}
+	if kinds := ask[string](b, `document.querySelector(".kinds").innerText`); !strings.Contains(kinds, "endpoints: steps") {
+		t.Errorf("got %q of the kinds of endpoints, want how many there are and where their speed is from", kinds)
 	}
 	if marks := ask[string](b, `[...document.querySelectorAll("#why .mark")].map((e) => e.textContent).join()`); !strings.Contains(marks, "chosen") || !strings.Contains(marks, "fallback 1") {
 		t.Errorf("got marks %q, want the chosen one and the first fallback", marks)
