@@ -267,8 +267,11 @@ func (p *Pool) placeUnknown(unknown []*endpoint, place func(*endpoint)) {
 	}
 }
 
-// factor is how many times longer prompts take there than the shape says.
-func (ep *endpoint) factor() float64 { return ep.speed.prefillSeconds / ep.speed.prefillExpected }
+// factor is how many times longer prompts take there than the shape says, at least a hundredth: below that it is no speed, and endpoints
+// of none would be told apart by nothing.
+func (ep *endpoint) factor() float64 {
+	return max(ep.speed.prefillSeconds/ep.speed.prefillExpected, .01)
+}
 
 // means are what is learned of a pool's requests: exponential means, and the bytes-per-token ratio as a ratio of sums.
 type means struct {

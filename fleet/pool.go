@@ -400,6 +400,9 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 		ep.down, ep.late, ep.unmetered, ep.stalled = "", "", true, false
 		ep.missing = []string{why}
 		// The last reading never ages there: a long queue in it would repel for ever, and an empty one attract.
+		if ep.readAt != route.Never {
+			ep.countedAt = math.NaN() // it may have been counted without one before
+		}
 		ep.reading, ep.readAt = UnknownReading(), route.Never
 		ep.resident, ep.queued = nil, nil
 	}
@@ -583,6 +586,8 @@ type Status struct {
 	HeldTokens int
 	// MissingMetrics are metrics that routing could use and the engine does not have.
 	MissingMetrics []string
+	// Slower is how many times longer prompts take here than at the others of its kind, 0 where that is not much.
+	Slower float64
 	// Rate is the learned speed of the endpoint's kind.
 	Rate route.Rate
 	// Errors is the share of the latest requests that it failed, 0 to 1, forgotten over seconds.
@@ -606,6 +611,7 @@ func (p *Pool) Status(now time.Duration) []Status {
 			MissingMetrics: ep.missing, Rate: p.view.Rates[ep.kind], Kind: p.view.Rates[ep.kind].Name, Age: math.NaN(), Why: ep.why}
 		s.HeldTokens, _ = ep.ledger.Tokens()
 		s.Errors = ep.errorShare(now.Seconds())
+		s.Slower = p.outlier(ep)
 		for _, m := range ep.models {
 			s.Models = append(s.Models, m.ID)
 		}

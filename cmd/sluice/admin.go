@@ -87,7 +87,9 @@ type endpointStatus struct {
 	LoadingSeconds float64           `json:"loadingSeconds,omitempty"`
 	KVEvents       *console.Events   `json:"kvEvents,omitempty"`
 	Rate           route.Rate        `json:"rate"`
-	MissingMetrics []string          `json:"missingMetrics,omitempty"`
+	// Slower is how many times slower than the others of its kind the endpoint is, absent where that is not much.
+	Slower         float64  `json:"slower,omitempty"`
+	MissingMetrics []string `json:"missingMetrics,omitempty"`
 }
 
 // events describes how an endpoint's KV events are followed, nil where it publishes none.

@@ -15,7 +15,7 @@ type fleetCollector struct {
 	now   func() time.Duration
 
 	state, waiting, running, kvUse, inFlight, backlog, units, held, age, prefill, decode *prometheus.Desc
-	ready, guarded, onsets                                                               *prometheus.Desc
+	ready, guarded, onsets, slower                                                       *prometheus.Desc
 }
 
 func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector {
@@ -24,6 +24,7 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 	}
 	return &fleetCollector{fleet: f, now: now,
 		ready:    desc("pool_ready_endpoints", "Endpoints of the pool that may serve."),
+		slower:   desc("endpoint_slower_ratio", "How many times longer prompts take there than at the others of its kind, 1 where that is not much.", "endpoint"),
 		guarded:  desc("pool_guarded", "1 while the pool decides by weights because hits have fallen and the backlog has risen."),
 		onsets:   desc("pool_guard_onsets_total", "How often that began."),
 		state:    desc("endpoint_state", "1 for the state that the endpoint is in.", "endpoint", "state"),
@@ -42,7 +43,7 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 
 // Describe sends every description.
 func (c *fleetCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.ready, c.guarded, c.onsets, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.units, c.held, c.age, c.prefill, c.decode} {
+	for _, d := range []*prometheus.Desc{c.ready, c.guarded, c.onsets, c.slower, c.state, c.waiting, c.running, c.kvUse, c.inFlight, c.backlog, c.units, c.held, c.age, c.prefill, c.decode} {
 		ch <- d
 	}
 }
@@ -69,6 +70,7 @@ func (c *fleetCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(c.units, float64(s.PrefixUnits))
 			gauge(c.held, float64(s.HeldTokens))
 			gauge(c.age, s.Age)
+			gauge(c.slower, max(s.Slower, 1))
 			gauge(c.prefill, float64(s.Rate.PromptTokenMS())/1000)
 			gauge(c.decode, float64(s.Rate.OutputTokenMS())/1000)
 		}
