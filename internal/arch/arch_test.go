@@ -33,6 +33,7 @@ func checks() map[string]func(*tree) []string {
 		"metrics":    checkMetrics,
 		"module":     checkModule,
 		"map":        checkMap,
+		"decisions":  checkDecisions,
 	}
 }
 

@@ -104,3 +104,23 @@ func checkMap(t *tree) []string {
 	}
 	return out
 }
+
+var decision = regexp.MustCompile(`^docs/decisions/([0-9]{4})-[a-z0-9-]+\.md$`)
+
+// checkDecisions: the number of a decision, by which code and pages name it, is one page's alone.
+func checkDecisions(t *tree) []string {
+	var out []string
+	taken := make(map[string]string)
+	for _, s := range t.files {
+		m := decision.FindStringSubmatch(s.path)
+		if m == nil {
+			continue
+		}
+		if first := taken[m[1]]; first != "" {
+			out = append(out, fmt.Sprintf("%s: has the number of %s: take the next free one, and mend what names it", s.path, first))
+			continue
+		}
+		taken[m[1]] = s.path
+	}
+	return out
+}
