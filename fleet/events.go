@@ -11,9 +11,24 @@ import (
 // begin to come, when some were lost, when the engine has restarted, and with prefix.NotFollowed when there are none any more: the
 // endpoint is then guessed by what was sent there, which is never forgotten. Unknown names are ignored.
 func (p *Pool) FollowEvents(endpoint string, f prefix.Following) {
-	if l := p.ledger(endpoint); l != nil {
-		l.Follow(f)
+	p.mu.Lock()
+	ep := p.by[endpoint]
+	if ep != nil {
+		ep.renewed = true
 	}
+	p.mu.Unlock()
+	if ep != nil {
+		ep.ledger.Follow(f)
+	}
+}
+
+// outdated is the ledger of an engine whose readings say that it was restarted; nil where those who follow its events have begun anew since
+// the reading before: they noticed it themselves, and what they have heard since is true.
+func (ep *endpoint) outdated() *prefix.Ledger {
+	if ep.renewed {
+		return nil
+	}
+	return ep.ledger
 }
 
 // ObserveBlocks takes KV events of an endpoint, in the order in which they happened. It does not hold up picks for longer than a few

@@ -131,6 +131,7 @@ func TestNothingIsHeldAfterTheEndpointIsGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := followed(t, 2)
+			observeAll(p, 1)
 			p.LearnPrompt(q)
 			gone := p.by["e1:8000"].ledger
 			gone.Apply(storedAt(q, 20))
@@ -148,6 +149,30 @@ func TestNothingIsHeldAfterTheEndpointIsGone(t *testing.T) {
 				t.Errorf("got %v units after, want none", got)
 			}
 		})
+	}
+}
+
+// A restart whose new events came before the reading that shows it, as engines publish before they serve, leaves them as good as they are.
+func TestRestartSeenByEventsFirst(t *testing.T) {
+	r := prompt(1, 20*unitBytes)
+	q := tokensOf(1, r)
+	p := followed(t, 2)
+	observeAll(p, 1)
+	p.LearnPrompt(q)
+	p.FollowEvents("e1:8000", prefix.FollowedFromEmpty)
+	p.ObserveBlocks("e1:8000", storedAt(q, 8))
+	p.ObserveFailure("e1:8000", Unreachable, "refused")
+	p.Observe(sec(2), sec(2), "e1:8000", idle(5), nil)
+	p.gatherMatch(3, r)
+	if got := p.view.Match[1]; got != 8 {
+		t.Errorf("got %v units, want the 8 that were stored since", got)
+	}
+	if l := pick(t, p, 3, r); l.Endpoint.Name != "e1:8000" || !l.CachedExact {
+		t.Errorf("got %s, exact %v, want e1 and exact", l.Endpoint.Name, l.CachedExact)
+	}
+	p.Observe(sec(4), sec(4), "e1:8000", idle(1), nil) // once more, and the events don't tell
+	if p.gatherMatch(5, r); p.view.Match[1] != 0 {
+		t.Errorf("after a restart that only readings show: got %v units, want none", p.view.Match[1])
 	}
 }
 

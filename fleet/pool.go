@@ -67,10 +67,12 @@ type endpoint struct {
 	slot   int
 	row    int
 	ledger *prefix.Ledger
+	// renewed says that the ledger was begun anew since the last reading.
+	renewed bool
 
 	reading    Reading
 	readAt     float64
-	countedAt  float64 // readAt when its requests were last counted for the view; NaN: not yet in this row
+	countedAt  float64 // readAt when its requests were last counted for the view; NaN: not since the last reading, or not yet in this row
 	progressAt float64
 	state      route.State
 	why        string
@@ -87,7 +89,8 @@ type endpoint struct {
 	queued     map[string]bool
 	misses
 	uses    adapterUse
-	loadEnd float64 // when the adapters should be loaded that were sent for
+	idle    []float64 // room for idleSince
+	loadEnd float64   // when the adapters should be loaded that were sent for
 
 	first, last  *Lease // requests before their first token, in the order sent
 	leases       map[*Lease]struct{}
@@ -279,16 +282,17 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	}
 	if restarted(&ep.reading, &r) {
 		p.index.Clear(ep.slot)
-		lost = ep.ledger
+		lost = ep.outdated()
 		ep.uses.restart()
 	}
+	ep.renewed = false
 	p.learnFromEngine(ep, &r)
 	p.observeOthers(ep, &r)
 	resized := r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0
 	if progressed(&ep.reading, &r) || ep.readAt == route.Never {
 		ep.progressAt, ep.stalled = now.Seconds(), false
 	}
-	ep.reading, ep.readAt, ep.missing = r, at.Seconds(), missing
+	ep.reading, ep.readAt, ep.countedAt, ep.missing = r, at.Seconds(), math.NaN(), missing
 	ep.observeAdapters(now.Seconds(), &r)
 	ep.asked, ep.down, ep.late, ep.unmetered = true, "", "", false
 	ep.stalled = p.stalls(ep, now.Seconds())
@@ -389,7 +393,7 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 	case Unreachable:
 		if ep.down == "" {
 			p.index.Clear(ep.slot) // it comes back, if it does, with an empty cache
-			lost = ep.ledger
+			lost = ep.outdated()
 			ep.uses.restart()
 		}
 		ep.down, ep.stalled = cmp.Or(why, "unreachable"), false
@@ -400,10 +404,7 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 		ep.down, ep.late, ep.unmetered, ep.stalled = "", "", true, false
 		ep.missing = []string{why}
 		// The last reading never ages there: a long queue in it would repel for ever, and an empty one attract.
-		if ep.readAt != route.Never {
-			ep.countedAt = math.NaN() // it may have been counted without one before
-		}
-		ep.reading, ep.readAt = UnknownReading(), route.Never
+		ep.reading, ep.readAt, ep.countedAt = UnknownReading(), route.Never, math.NaN()
 		ep.resident, ep.queued = nil, nil
 	}
 	ep.restate()
