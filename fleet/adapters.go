@@ -67,6 +67,35 @@ func (ep *endpoint) observeAdapters(now float64, r *Reading) {
 	maps.DeleteFunc(ep.uses, func(name string, u *use) bool {
 		return u.requests == 0 && !ep.resident[name] && now-u.last > usesKept
 	})
+	ep.trimUses(r.MaxAdapters)
+}
+
+// trimUses forgets adapters that have lost their slots for certain: as many others as there are slots were used later. Picks go through those
+// that are remembered, and thousands may be in use over some minutes.
+func (ep *endpoint) trimUses(slots float64) {
+	if !(slots >= 1) || float64(len(ep.uses)) <= slots {
+		return
+	}
+	latest := ep.idleSince()
+	if float64(len(latest)) <= slots {
+		return
+	}
+	oldest := latest[len(latest)-int(slots)]
+	maps.DeleteFunc(ep.uses, func(name string, u *use) bool {
+		return u.requests == 0 && !ep.resident[name] && u.last < oldest
+	})
+}
+
+// idleSince is when each adapter without requests was last used, ascending, good until the next call.
+func (ep *endpoint) idleSince() []float64 {
+	ep.idle = ep.idle[:0]
+	for name, u := range ep.uses {
+		if u.requests == 0 && !ep.resident[name] {
+			ep.idle = append(ep.idle, u.last)
+		}
+	}
+	slices.Sort(ep.idle)
+	return ep.idle
 }
 
 // unlist forgets adapters that the endpoint no longer offers.
@@ -173,21 +202,11 @@ func (ep *endpoint) census(name string, own *use) slotCensus {
 // victim is when the adapter was last used that leaves its slot next: of those without requests that still have one, the
 // least recently used.
 func (c *slotCensus) victim(ep *endpoint, slots int) float64 {
-	// The k-th latest of a handful: looked for by stepping down, without memory of its own.
-	at := math.Inf(1)
-	for range slots - c.used {
-		next := math.Inf(-1)
-		for other, u := range ep.uses {
-			if u.requests == 0 && !ep.resident[other] && u.last < at && u.last > next {
-				next = u.last
-			}
-		}
-		if math.IsInf(next, -1) {
-			break
-		}
-		at = next
+	latest := ep.idleSince()
+	if len(latest) == 0 {
+		return math.Inf(1)
 	}
-	return at
+	return latest[max(len(latest)-(slots-c.used), 0)]
 }
 
 // loads is what has been learned of the time that an adapter takes to be loaded, in seconds.

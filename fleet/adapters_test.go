@@ -226,3 +226,31 @@ func TestUnloadedAdapterIsForgotten(t *testing.T) {
 		t.Errorf("loaded again it stands as %v, want room", s.adapter)
 	}
 }
+
+// However many adapters pass through an endpoint, what is remembered of them is what its slots need, and each stands as it would with all remembered.
+func TestFewAdaptersAreRemembered(t *testing.T) {
+	p := adapterPool(t, 1, 4)
+	ep := p.rows[0]
+	busy := at(t, p, 1, "e0:8000", adapted("busy"))
+	for i := range 1000 {
+		now := 1 + float64(i)/100
+		at(t, p, now, "e0:8000", adapted(fmt.Sprint(i))).Done(sec(now), Outcome{Ending: Aborted})
+	}
+	adapters := []string{"busy", "0", "500", "995", "996", "997", "998", "999", "new"}
+	var before []standing
+	for _, a := range adapters {
+		before = append(before, ep.standing(20, a, false))
+	}
+	r := idle(5000)
+	r.MaxAdapters = 4
+	p.Observe(sec(20), sec(20), ep.Name, r, nil)
+	if n := len(ep.uses); n > 5 {
+		t.Errorf("got %d adapters remembered with 4 slots, one of them busy", n)
+	}
+	for i, a := range adapters {
+		if got := ep.standing(20, a, false); got != before[i] {
+			t.Errorf("%s: got %+v, want %+v as before", a, got, before[i])
+		}
+	}
+	busy.Done(sec(21), Outcome{})
+}
