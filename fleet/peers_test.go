@@ -395,3 +395,49 @@ func BenchmarkTold(b *testing.B) {
 		}
 	})
 }
+
+// A recount tells of the adapters that are being loaded, and telling it again adds nothing.
+func TestRecountTellsLoadsUnderWay(t *testing.T) {
+	a, b := adapterPool(t, 1, 4), adapterPool(t, 1, 4)
+	at(t, a, 1, "e0:8000", adapted("x"))
+	begun := at(t, a, 1.1, "e0:8000", adapted("y"))
+	var notes []Note
+	a.Recount(sec(1.2), keep(&notes))
+	for range 2 {
+		b.Hear("a", notes)
+		if got := b.rows[0].loadEnd; got < 1.1 || got > a.rows[0].loadEnd {
+			t.Errorf("got loads until %v s, want a time after 1.1 s and up to %v s", got, a.rows[0].loadEnd)
+		}
+		if x := b.rows[0].uses["x"]; x == nil || x.requests != 1 {
+			t.Errorf("got %+v of the adapter, want its one request", x)
+		}
+	}
+	begun.FirstByte(sec(2))
+	c := adapterPool(t, 1, 4)
+	notes = nil
+	a.Recount(sec(2), keep(&notes))
+	c.Hear("a", notes)
+	if got := c.rows[0].loadEnd; got > 1.1 {
+		t.Errorf("got loads until %v s, want those that are over left out", got)
+	}
+}
+
+// A session is where its latest request went, whichever replica sent it.
+func TestPeersSessionsStay(t *testing.T) {
+	pools, links := peers(2, func() *Pool { return sessionPool(t, 8, nil) })
+	for key := uint64(1); key <= 20; key++ {
+		here := pick(t, pools[0], float64(key), withSession(key))
+		here.Done(sec(float64(key)+.1), Outcome{})
+		passAll(links)
+		if there := pick(t, pools[1], float64(key)+.2, withSession(key)).Endpoint.Name; there != here.Endpoint.Name {
+			t.Errorf("session %d went to %s, a peer has it at %s", key, there, here.Endpoint.Name)
+		}
+	}
+	p := pools[0]
+	p.Hear("late", []Note{{Kind: NoteSent, At: sec(0), ID: 1, Endpoint: "e0:8000", Session: 99}})
+	p.Hear("early", []Note{{Kind: NoteSent, At: sec(50), ID: 1, Endpoint: "e1:8000", Session: 99},
+		{Kind: NoteSent, At: sec(40), ID: 2, Endpoint: "e2:8000", Session: 99}, {Kind: NoteSent, At: sec(60), ID: 3, Endpoint: "gone:1", Session: 99}})
+	if got := p.sessions.home(99, 60, 600); got != "e1:8000" {
+		t.Errorf("got %q, want where the latest request went", got)
+	}
+}

@@ -40,12 +40,16 @@ func (s *sessions) home(key uint64, now, ttl float64) string {
 	return ""
 }
 
-// went notes where a session's request went, and forgets those that are too old or too many.
+// went notes where a session's request went, and forgets those that are too old or too many. Of a peer's request it may hear after
+// later ones.
 func (s *sessions) went(key uint64, name string, now, ttl float64) {
 	if s.by == nil {
 		s.by = make(map[uint64]*list.Element)
 	}
 	if e := s.by[key]; e != nil {
+		if e.Value.(*session).at > now {
+			return
+		}
 		*e.Value.(*session) = session{key, name, now}
 		s.order.MoveToBack(e)
 	} else {

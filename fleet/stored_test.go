@@ -51,3 +51,18 @@ func TestContinuedResponsesGoToTheirHolder(t *testing.T) {
 	q.Tried, q.Holder = nil, "gone:1"
 	pick(t, p, 1, q)
 }
+
+// What a peer says of pools that are not here is not kept.
+func TestStoredElsewhereIsIgnored(t *testing.T) {
+	var f Fleet
+	f.Apply([]PoolConfig{{Name: "m", Model: "m", Endpoints: named(1)}}, "")
+	note := []Note{{Kind: NoteStored, Endpoint: "e0:8000", Response: "resp_1"}}
+	f.Hear("peer", "other", note)
+	if n := len(f.stored.holders); n != 0 {
+		t.Errorf("got %d responses of a pool that is not here, want none", n)
+	}
+	f.Hear("peer", "m", note)
+	if p, endpoint := f.Holder("resp_1"); p == nil || endpoint != "e0:8000" {
+		t.Errorf("got %v at %q, want the pool and e0", p, endpoint)
+	}
+}

@@ -257,6 +257,7 @@ type Note struct {
 	Response       string                 `protobuf:"bytes,24,opt,name=response,proto3" json:"response,omitempty"`
 	Loads          bool                   `protobuf:"varint,25,opt,name=loads,proto3" json:"loads,omitempty"`
 	Alone          bool                   `protobuf:"varint,26,opt,name=alone,proto3" json:"alone,omitempty"`
+	Session        uint64                 `protobuf:"fixed64,27,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -473,6 +474,13 @@ func (x *Note) GetAlone() bool {
 	return false
 }
 
+func (x *Note) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
 var File_peer_peer_proto protoreflect.FileDescriptor
 
 const file_peer_peer_proto_rawDesc = "" +
@@ -491,7 +499,7 @@ const file_peer_peer_proto_rawDesc = "" +
 	"\x05Heard\x12+\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.sluice.peer.v1.HelloR\x05hello\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x16\n" +
-	"\x06recall\x18\x03 \x01(\bR\x06recall\"\xbc\x05\n" +
+	"\x06recall\x18\x03 \x01(\bR\x06recall\"\xd6\x05\n" +
 	"\x04Note\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\rR\x04kind\x12\x12\n" +
 	"\x04pool\x18\x02 \x01(\rR\x04pool\x12\x1a\n" +
@@ -522,7 +530,8 @@ const file_peer_peer_proto_rawDesc = "" +
 	"\routput_tokens\x18\x17 \x01(\x04R\foutputTokens\x12\x1a\n" +
 	"\bresponse\x18\x18 \x01(\tR\bresponse\x12\x14\n" +
 	"\x05loads\x18\x19 \x01(\bR\x05loads\x12\x14\n" +
-	"\x05alone\x18\x1a \x01(\bR\x05alone2B\n" +
+	"\x05alone\x18\x1a \x01(\bR\x05alone\x12\x18\n" +
+	"\asession\x18\x1b \x01(\x06R\asession2B\n" +
 	"\aSharing\x127\n" +
 	"\x04Tell\x12\x14.sluice.peer.v1.Told\x1a\x15.sluice.peer.v1.Heard(\x010\x01B'Z%github.com/sluice-gateway/sluice/peerb\x06proto3"
 

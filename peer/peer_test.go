@@ -439,14 +439,14 @@ func TestRecordIsBounded(t *testing.T) {
 			t.Fatalf("got %d notes with %d blocks, want at most %d and %d", int(r.next-r.first), r.blocks, keepNotes, keepBlocks)
 		}
 	}
-	_, next, lost := r.read(at, nil)
+	_, next, _, lost := r.read(at, nil)
 	if lost == 0 || next != at+uint64(lost) {
 		t.Fatalf("got %d lost and go on at %d, want some lost", lost, next)
 	}
 	seen := 0
 	for {
 		var got []entry
-		if got, next, lost = r.read(next, got); len(got) == 0 || lost != 0 {
+		if got, next, _, lost = r.read(next, got); len(got) == 0 || lost != 0 {
 			break
 		}
 		for _, e := range got {
@@ -471,7 +471,7 @@ func TestNotesSurviveTheWire(t *testing.T) {
 	want := fleet.Note{Kind: fleet.NoteOpen, At: 9 * time.Second, ID: 7, Endpoint: "e", Uncached: 3, Held: 4, PromptBytes: 5, Streamed: true, Cold: true,
 		Adapter: "a", Begun: true, Prefilled: true, BegunAt: 9500 * time.Millisecond, Blocks: []uint64{1, 2}, Ends: []int32{1, 3}, UnitBytes: 256,
 		MissedKey: 9, Missed: 1.5, Copied: true, Response: "resp_1",
-		Loads: true, Alone: true, Outcome: fleet.Outcome{Ending: fleet.Aborted}}
+		Loads: true, Alone: true, Session: 1 << 63, Outcome: fleet.Outcome{Ending: fleet.Aborted}}
 	ended := fleet.Note{Kind: fleet.NoteEnded, At: now, ID: 7, BegunAt: now - 5*time.Second, Outcome: fleet.Outcome{PromptTokens: 10, OutputTokens: 20}}
 	b := newBatch(1, now)
 	b.add("m", &want)

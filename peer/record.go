@@ -104,13 +104,13 @@ func (r *record) end() uint64 {
 	return r.next
 }
 
-// read appends the notes from number at on, as many as make a batch, and returns the number of the next. lost is how many
-// are not kept any more.
-func (r *record) read(at uint64, dst []entry) (out []entry, next uint64, lost int) {
+// read appends the notes from number at on, as many as make a batch, and returns the number of the next, and whether the
+// batch is full. lost is how many are not kept any more.
+func (r *record) read(at uint64, dst []entry) (out []entry, next uint64, full bool, lost int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if at < r.first {
-		return dst, r.first, int(r.first - at)
+		return dst, r.first, false, int(r.first - at)
 	}
 	blocks := 0
 	for ; at < r.next && len(dst) < batchNotes && blocks < batchBlocks; at++ {
@@ -118,5 +118,5 @@ func (r *record) read(at uint64, dst []entry) (out []entry, next uint64, lost in
 		dst = append(dst, *e)
 		blocks += len(e.note.Blocks)
 	}
-	return dst, at, 0
+	return dst, at, len(dst) == batchNotes || blocks >= batchBlocks, 0
 }

@@ -204,8 +204,9 @@ func (t *teller) send(asks bool) error {
 		return fmt.Errorf("cannot tell peer: no answer for %s", lostAfter)
 	}
 	for {
+		var full bool
 		var lost int
-		t.buffer, t.at, lost = t.p.log.read(t.at, t.buffer[:0])
+		t.buffer, t.at, full, lost = t.p.log.read(t.at, t.buffer[:0])
 		if lost > 0 {
 			t.p.metrics.lost.Add(float64(lost))
 			if err := t.recount(false); err != nil {
@@ -229,7 +230,7 @@ func (t *teller) send(asks bool) error {
 			return err
 		}
 		t.p.metrics.told.Add(float64(len(t.buffer)))
-		if len(t.buffer) < batchNotes/2 {
+		if !full {
 			return nil
 		}
 	}

@@ -41,7 +41,7 @@ func (b *batch) add(pool string, n *fleet.Note) {
 		Uncached: n.Uncached, Held: n.Held, PromptBytes: uint64(max(n.PromptBytes, 0)), Streamed: n.Streamed, Cold: n.Cold,
 		Adapter: b.name(n.Adapter), Begun: n.Begun, Prefilled: n.Prefilled, Blocks: n.Blocks, Ends: n.Ends,
 		UnitBytes: uint32(max(n.UnitBytes, 0)), MissedKey: n.MissedKey, Missed: n.Missed, Copied: n.Copied, Response: n.Response,
-		Loads: n.Loads, Alone: n.Alone}
+		Loads: n.Loads, Alone: n.Alone, Session: n.Session}
 	if n.Begun {
 		w.BegunAgeMicros = b.age(n.BegunAt)
 	}
@@ -97,7 +97,7 @@ func (x *Note) note(told *Told, now time.Duration) fleet.Note {
 		Uncached: x.GetUncached(), Held: x.GetHeld(), PromptBytes: size(x.GetPromptBytes()), Streamed: x.GetStreamed(), Cold: x.GetCold(),
 		Adapter: told.named(x.GetAdapter()), Begun: x.GetBegun(), Prefilled: x.GetPrefilled(), BegunAt: at(x.GetBegunAgeMicros()),
 		Blocks: x.GetBlocks(), Ends: x.GetEnds(), UnitBytes: size(uint64(x.GetUnitBytes())), MissedKey: x.GetMissedKey(), Missed: x.GetMissed(),
-		Copied: x.GetCopied(), Response: x.GetResponse(), Loads: x.GetLoads(), Alone: x.GetAlone(),
+		Copied: x.GetCopied(), Response: x.GetResponse(), Loads: x.GetLoads(), Alone: x.GetAlone(), Session: x.GetSession(),
 		Outcome: fleet.Outcome{Ending: fleet.Aborted, PromptTokens: size(x.GetPromptTokens()), OutputTokens: size(x.GetOutputTokens())}}
 	if x.GetFinished() {
 		n.Outcome.Ending = fleet.Finished

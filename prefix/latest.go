@@ -7,7 +7,9 @@ func (x *Index) Latest(slot, most int) (blocks []uint64, units []int32) {
 		return nil, nil
 	}
 	q := &x.slots[slot]
-	for i := max(q.n-most, 0); i < q.n; i++ {
+	first := max(q.n-most, 0)
+	blocks, units = make([]uint64, 0, q.n-first), make([]int32, 0, q.n-first)
+	for i := first; i < q.n; i++ {
 		e := q.ring[(q.first+i)%len(q.ring)]
 		blocks, units = append(blocks, x.keys[e]), append(units, x.sizes[e])
 	}

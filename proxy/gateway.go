@@ -15,7 +15,6 @@ package proxy
 import (
 	"context"
 	"crypto/tls"
-	"hash/maphash"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -121,10 +120,8 @@ type Gateway struct {
 	metrics    *metrics
 	settings   atomic.Pointer[settings]
 	transports transports
-	// sessionSeed makes hashes of session ids that nobody outside can aim at.
-	sessionSeed maphash.Seed
-	late        lateList
-	said        throttle
+	late       lateList
+	said       throttle
 
 	draining atomic.Bool
 	cut      context.Context
@@ -139,7 +136,7 @@ type Gateway struct {
 // New makes a gateway to the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics
 // are registered with reg, which must not hold another Gateway's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Gateway {
-	g := &Gateway{fleet: f, now: now, log: log, sessionSeed: maphash.MakeSeed()}
+	g := &Gateway{fleet: f, now: now, log: log}
 	g.scratches.New = func() any { return new(openai.Scratch) }
 	g.readers.New = func() any { return openai.NewUsageReader(false) }
 	g.pieces.New = func() any { return newBuffer(pieceSize) }

@@ -2,7 +2,8 @@ package proxy
 
 import (
 	"crypto/rand"
-	"hash/maphash"
+	"crypto/sha256"
+	"encoding/binary"
 	"net/http"
 )
 
@@ -36,6 +37,13 @@ func (c *call) session() {
 		}
 	}
 	if id != "" && len(id) <= maxSession {
-		c.want.Session = maphash.String(c.g.sessionSeed, id) | 1
+		c.want.Session = hashSession(id)
 	}
+}
+
+// hashSession is never 0. All replicas have to agree in it, so that it has no key; what keeps a client from making up an id that is taken for
+// another's is that nobody can turn SHA-256 around.
+func hashSession(id string) uint64 {
+	sum := sha256.Sum256([]byte(id))
+	return binary.BigEndian.Uint64(sum[:]) | 1
 }

@@ -79,6 +79,13 @@ func TestSessionByHeader(t *testing.T) {
 	}
 }
 
+// Replicas tell each other of sessions by hash.
+func TestSessionsHashAlikeEverywhere(t *testing.T) {
+	if got := hashSession("one"); got != 0x7692c3ad3540bb81 {
+		t.Errorf("got %#x, want the beginning of its SHA-256", got)
+	}
+}
+
 // A cookie is set where a request has none, or none that can be used; the header wins over it.
 func TestSessionByCookie(t *testing.T) {
 	r := sessionRig(t, SessionSource{Header: "X-Session-Id", Cookie: "sid"})
