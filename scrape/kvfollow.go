@@ -66,13 +66,17 @@ func (f *follower) run(ctx context.Context) {
 	pause := followPauseLeast
 	for ctx.Err() == nil {
 		f.connected = false
+		began := f.now()
 		err := f.connection(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case f.connected:
 			pause = followPauseLeast
-			continue // at once, before anything is forgotten: it may be the network's fault alone
+			if f.now()-began < followPauseLeast {
+				wait(ctx, followPauseLeast) // who ends every connection at once must not be called without end
+			}
+			continue // before anything is forgotten: it may be the network's fault alone
 		}
 		f.known = false
 		f.turn(prefix.NotFollowed, f.words(err))
@@ -120,10 +124,12 @@ func (f *follower) connection(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(frames) != 3 || len(frames[1]) != 8 {
-			return errEvents
+		if len(frames) == 3 && len(frames[1]) == 8 {
+			err = f.message(ctx, binary.BigEndian.Uint64(frames[1]), frames[2])
+		} else {
+			err = errEvents
 		}
-		if err := f.message(ctx, binary.BigEndian.Uint64(frames[1]), frames[2]); err != nil {
+		if err != nil {
 			f.connected = !errors.Is(err, errRank) && !errors.Is(err, errEvents)
 			return err
 		}
@@ -189,13 +195,13 @@ func (f *follower) restart(ctx context.Context) error {
 
 // message takes one that came by subscription.
 func (f *follower) message(ctx context.Context, n uint64, payload []byte) error {
-	switch {
-	case n < f.live:
+	if n < f.live {
 		// Numbers go back on one connection where something between us and the engine hides that it was restarted.
 		if err := f.restart(ctx); err != nil {
 			return err
 		}
-	case n > f.next:
+	}
+	if n > f.next {
 		if err := f.gap(ctx, n); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -118,6 +119,8 @@ func (w *worker) tokenize(ctx context.Context) {
 	}
 }
 
+var errPrompt = errors.New(tokenizePath + " refuses the prompt")
+
 // learnTokens finds out the tokens of one prompt and tells the pool. It reports an error if the engine can't tell.
 func (w *worker) learnTokens(ctx context.Context, q *Prompt, body []byte, paused bool) error {
 	texts, ok := q.Texts(body, len(q.Blocks))
@@ -134,9 +137,13 @@ func (w *worker) learnTokens(ctx context.Context, q *Prompt, body []byte, paused
 			return nil
 		}
 		tokens, words, err := w.askTokens(ctx, body)
-		if err != nil {
+		switch {
+		case errors.Is(err, errPrompt) && w.tokenizes:
+			return nil // or whoever sends what engines refuse would keep others' prompts from being known
+		case err != nil:
 			return err
 		}
+		w.tokenizes = true
 		p.Tokens, p.Ends = tokens, align(&texts, words)
 	}
 	if root, size := w.metrics.follow.names(); size > 0 && q.Adapter == "" {
@@ -176,6 +183,8 @@ func (w *worker) askTokens(ctx context.Context, body []byte) ([]uint32, [][]byte
 	switch {
 	case err != nil:
 		return nil, nil, err
+	case a.status == http.StatusBadRequest, a.status == http.StatusRequestEntityTooLarge, a.status == http.StatusUnprocessableEntity:
+		return nil, nil, fmt.Errorf("%w with status %d", errPrompt, a.status)
 	case a.status != http.StatusOK:
 		return nil, nil, fmt.Errorf("%s answers with status %d", tokenizePath, a.status)
 	}

@@ -1,9 +1,17 @@
 package scrape
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/sluice-gateway/sluice/fleet"
 )
 
 // What tokens stand for comes out of the names that two families of tokenizers give them.
@@ -92,4 +100,41 @@ func FuzzAlign(f *testing.F) {
 			last = n
 		}
 	})
+}
+
+// An engine is asked for a prompt's tokens with the request as it is. One that refuses prompts from the start is one that can't tell; of one
+// that has told, it is the prompt's fault.
+func TestEngineIsAskedForTokens(t *testing.T) {
+	status, got := http.StatusBadRequest, ""
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = r.URL.Path + " " + string(body)
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, `{"tokens":[1,2],"token_strs":["Hello","Ġworld"]}`)
+	}))
+	defer engine.Close()
+	e := ep(engine.Listener.Addr().String())
+	w := &worker{pool: fleet.NewPool("p"), endpoint: e, client: newClient(e, nil, time.Second), metrics: &endpointMetrics{follow: newFollowMetrics().endpoint("p", "e")}}
+	defer w.client.close()
+	ask := func() error {
+		q := &Prompt{Blocks: []uint64{1}, Texts: func([]byte, int) (Texts, bool) {
+			return Texts{Pieces: []string{"Hello world"}, Before: []int{0}, EndPieces: []int{0}, EndBytes: []int{11}, Whole: true}, true
+		}}
+		return w.learnTokens(context.Background(), q, []byte(`{"prompt":"Hello world"}`), false)
+	}
+	if err := ask(); !errors.Is(err, errPrompt) {
+		t.Errorf("an engine that has told nothing yet refuses: got %v", err)
+	}
+	status = http.StatusOK
+	if err := ask(); err != nil || got != `/tokenize {"return_token_strs":true,"prompt":"Hello world"}` || w.metrics.follow.learned.n.Load() != 1 {
+		t.Errorf("got %v and the question %s", err, got)
+	}
+	status = http.StatusBadRequest
+	if err := ask(); err != nil || w.metrics.follow.learned.n.Load() != 1 {
+		t.Errorf("one that has told refuses a prompt: got %v", err)
+	}
+	status = http.StatusNotFound
+	if err := ask(); err == nil {
+		t.Error("one that can't tell any more: got no error")
+	}
 }

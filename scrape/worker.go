@@ -41,6 +41,8 @@ type worker struct {
 	readyPath    string
 	silentSince  time.Duration
 
+	tokenizes bool // the engine has told the tokens of a prompt; only tokenize's goroutine uses it
+
 	asking   sync.WaitGroup
 	findings chan finding
 	busy     bool // a question is on its way
