@@ -82,10 +82,10 @@ func consoleExplains(t *testing.T, b *browser) {
 	if held := ask[string](b, `[...document.querySelectorAll("#why .bar .held")].map((e) => e.textContent).join()`); strings.Count(held, " cached, guessed") != 3 {
 		t.Errorf("got %q, want what each endpoint should find in its cache, and that it is guessed", held)
 	}
-	if notes := ask[string](b, `[...document.querySelectorAll(".tile [data-field=events]")].map((e) => e.innerText.replace(/\s+/g, " ")).join()`); !strings.Contains(notes, "prefixes guessed, no KV events") {
-		t.Errorf("got %q of the endpoints' KV events, want that there are none", notes)
+	if notes := ask[string](b, `[...document.querySelectorAll(".tile [data-field=events]")].map((e) => e.innerText.replace(/\s+/g, " ")).join()`); !strings.Contains(notes, "prefixes guessed") {
+		t.Errorf("got %q of the endpoints' KV events, want that what is held is guessed", notes)
 	}
-	if kinds := ask[string](b, `document.querySelector(".kinds").innerText`); !strings.Contains(kinds, "endpoints: steps") {
+	if kinds := ask[string](b, `document.querySelector(".kinds").innerText`); !strings.Contains(kinds, ": steps not calibrated") {
 		t.Errorf("got %q of the kinds of endpoints, want how many there are and where their speed is from", kinds)
 	}
 	if marks := ask[string](b, `[...document.querySelectorAll("#why .mark")].map((e) => e.textContent).join()`); !strings.Contains(marks, "chosen") || !strings.Contains(marks, "fallback 1") {

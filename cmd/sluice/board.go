@@ -11,13 +11,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/sim"
 )
 
 // board counts how one side of the demo does. Its methods may be called by any goroutine.
 type board struct {
 	mu      sync.Mutex
-	ttft    []float64         // seconds, of requests that had a first token
+	ttft    []first           // of requests that had a first token, or ended without
 	waiting map[int]time.Time // since when requests without one have waited
 	failed  int               // requests that ended without a first token
 	broken  int               // requests that ended after it, too early
@@ -26,8 +27,16 @@ type board struct {
 	output  int
 	prompt  int
 	cached  int
+	// expected are the prompt tokens that the gateway expected in caches, of the prompts told.
+	expected, told int
 	// came is how many tokens came in each second, by its number.
 	came map[int64]int
+}
+
+// first is when a first token came, after so many seconds; +Inf where the request failed without one.
+type first struct {
+	at    time.Time
+	after float64
 }
 
 func newBoard() *board {
@@ -45,12 +54,12 @@ func (b *board) first(i int, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if since, ok := b.waiting[i]; ok {
-		b.ttft = append(b.ttft, now.Sub(since).Seconds())
+		b.ttft = append(b.ttft, first{now, now.Sub(since).Seconds()})
 		delete(b.waiting, i)
 	}
 }
 
-func (b *board) end(p sim.Played) {
+func (b *board) end(p sim.Played, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if errors.Is(p.Err, context.DeadlineExceeded) || errors.Is(p.Err, context.Canceled) {
@@ -59,6 +68,7 @@ func (b *board) end(p sim.Played) {
 	b.running--
 	if _, ok := b.waiting[p.Index]; ok && p.Err != nil {
 		delete(b.waiting, p.Index)
+		b.ttft = append(b.ttft, first{now, math.Inf(1)})
 		b.failed++
 		return
 	}
@@ -69,6 +79,14 @@ func (b *board) end(p sim.Played) {
 	}
 	b.prompt += p.Usage.PromptTokens
 	b.cached += p.Usage.CachedTokens
+}
+
+// asked takes what the gateway expected of a request that has ended.
+func (b *board) asked(e proxy.Ended) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.expected += e.ExpectedTokens
+	b.told += e.PromptTokens
 }
 
 // tokens counts tokens as they come, of answers that end well, badly or not yet.
@@ -84,35 +102,37 @@ type summary struct {
 	// p50, p95 and p99 are times to first token in seconds over all requests sent. One that still waits counts with the time it has waited, so it is a lower bound;
 	// one that failed is worse than any.
 	p50, p95, p99 float64
+	// lately are the same of the last ten seconds: of first tokens in them, and of what still waits.
+	lately [3]float64
 	// tokensPerSecond is of the last seconds, or since the start for the final summary.
 	tokensPerSecond float64
 	// hits is the share of prompt tokens that came from a cache, NaN before the first answer.
-	hits                                   float64
+	hits float64
+	// expected is the share that the gateway expected there.
+	expected                               float64
 	done, running, waiting, failed, broken int
 }
 
-// recently is how many seconds the running rate of tokens looks back.
-const recently = 5
+// recently is how many seconds the running rate of tokens looks back, lately is how many percentiles do.
+const recently, lately = 5, 10
 
 func (b *board) summary(start, now time.Time, final bool) summary {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := slices.Clone(b.ttft)
-	for _, since := range b.waiting {
-		all = append(all, now.Sub(since).Seconds())
+	all, late := make([]float64, 0, len(b.ttft)+len(b.waiting)), []float64{}
+	for _, f := range b.ttft {
+		all = append(all, f.after)
+		if now.Sub(f.at).Seconds() <= lately {
+			late = append(late, f.after)
+		}
 	}
-	for range b.failed {
-		all = append(all, math.Inf(1))
+	for _, since := range b.waiting {
+		all, late = append(all, now.Sub(since).Seconds()), append(late, now.Sub(since).Seconds())
 	}
 	slices.Sort(all)
-	at := func(q float64) float64 {
-		if len(all) == 0 {
-			return math.NaN()
-		}
-		return all[min(int(q*float64(len(all))), len(all)-1)]
-	}
-	s := summary{p50: at(.5), p95: at(.95), p99: at(.99), hits: float64(b.cached) / float64(b.prompt),
-		done: b.done, running: b.running, waiting: len(b.waiting), failed: b.failed, broken: b.broken}
+	slices.Sort(late)
+	s := summary{p50: at(all, .5), p95: at(all, .95), p99: at(all, .99), lately: [3]float64{at(late, .5), at(late, .95), at(late, .99)},
+		hits: float64(b.cached) / float64(b.prompt), expected: float64(b.expected) / float64(b.told), done: b.done, running: b.running, waiting: len(b.waiting), failed: b.failed, broken: b.broken}
 	tokens, span := 0, min(recently, now.Sub(start).Seconds())
 	maps.DeleteFunc(b.came, func(second int64, n int) bool {
 		if old := now.Unix()-second > recently; old {
@@ -130,12 +150,28 @@ func (b *board) summary(start, now time.Time, final bool) summary {
 	return s
 }
 
-// table is the summaries side by side, a line each under a heading, with as many columns as fit the width; 0 means all.
-func table(names []string, sides []summary, width int) []string {
-	rows := [][]string{{"", "TTFT P50", "P95", "P99", "failed", "cut", "tokens/s", "cache hits", "done", "running", "no token yet"}}
+// at is the percentile q of sorted values, NaN of none.
+func at(sorted []float64, q float64) float64 {
+	if len(sorted) == 0 {
+		return math.NaN()
+	}
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+// table is the summaries side by side, a line each under a heading, with as many columns as fit the width; 0 means all. The final one is
+// without those of the last ten seconds.
+func table(names []string, sides []summary, width int, final bool) []string {
+	rows := [][]string{{"", "TTFT P50", "P95", "P99", "last 10 s P50", "P95", "P99", "failed", "cut", "tokens/s", "cache hits", "expected", "done", "running",
+		"no token yet"}}
 	for i, s := range sides {
-		rows = append(rows, []string{names[i], seconds(s.p50), seconds(s.p95), seconds(s.p99), fmt.Sprint(s.failed), fmt.Sprint(s.broken),
-			fmt.Sprintf("%.0f", s.tokensPerSecond), percent(s.hits), fmt.Sprint(s.done), fmt.Sprint(s.running), fmt.Sprint(s.waiting)})
+		rows = append(rows, []string{names[i], seconds(s.p50), seconds(s.p95), seconds(s.p99), seconds(s.lately[0]), seconds(s.lately[1]), seconds(s.lately[2]),
+			fmt.Sprint(s.failed), fmt.Sprint(s.broken), fmt.Sprintf("%.0f", s.tokensPerSecond), percent(s.hits), percent(s.expected),
+			fmt.Sprint(s.done), fmt.Sprint(s.running), fmt.Sprint(s.waiting)})
+	}
+	if final {
+		for i, r := range rows {
+			rows[i] = slices.Delete(r, 4, 7)
+		}
 	}
 	lines := aligned(rows)
 	for width > 0 && len([]rune(lines[0])) >= width && len(rows[0]) > 4 {
@@ -230,6 +266,8 @@ type scenario struct {
 	mix     sim.Mix
 	// adapters is how many LoRA adapters there are, slots how many fit on an engine.
 	adapters, slots int
+	// unlabelled says that the gateway isn't told which GPU is which.
+	unlabelled bool
 	// faults: one server dies and another freezes while it runs.
 	faults bool
 }
@@ -238,13 +276,16 @@ type scenario struct {
 func scenarios() []scenario {
 	mixed := append(slices.Repeat([]string{"l8-h100"}, 4), slices.Repeat([]string{"l8-a10g"}, 4)...)
 	chat := sim.Mix{Rate: sim.Steady(30), Prompt: sim.Length{Mean: 600, Sigma: .8}, Output: sim.Length{Mean: 150, Sigma: .8}}
-	bursts, prefix, uniform, lora := chat, chat, chat, chat
+	uniform, lora, prefix := chat, chat, chat
+	chat.Prefixes, chat.PrefixTokens, chat.Prompt.Mean = 16, 512, 300
+	bursts := chat
 	bursts.Rate = sim.Bursts(25, 3, 2, 10)
 	prefix.Rate, prefix.Prefixes, prefix.PrefixTokens, prefix.Prompt.Mean = sim.Steady(20), 24, 2048, 250
 	uniform.Rate = sim.Steady(40)
 	lora.Rate = sim.Steady(25)
 	return []scenario{
-		{name: "mixed", says: "two GPU generations behind one address, chat traffic", engines: mixed, mix: chat},
+		{name: "mixed", says: "two GPU generations behind one address, chats under 16 system prompts", engines: mixed, mix: chat},
+		{name: "unlabelled", says: "the same, and no label says which server has which GPU: the gateway finds out", engines: mixed, mix: chat, unlabelled: true},
 		{name: "bursty", says: "the same fleet; traffic comes in bursts of two seconds", engines: mixed, mix: bursts},
 		{name: "prefix", says: "the same fleet; 24 system prompts of 2048 tokens, some more popular than others", engines: mixed, mix: prefix},
 		{name: "uniform", says: "eight equal GPUs and steady traffic: round robin's best case", engines: slices.Repeat([]string{"l8-h100"}, 8), mix: uniform},

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,7 +20,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/console"
+	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/sim"
 )
 
@@ -44,7 +47,8 @@ func demoCommand() *cobra.Command {
 		Short: "Watch the gateway beside round robin, on a fleet of simulated GPUs",
 		Long: `Demo starts two fleets of eight simulated GPUs that serve an 8B model, one behind the gateway and its twin behind round robin, sends both the same
 traffic, and shows how soon and how fast each answers. It needs no GPU, no network and no file. The gateway is a real one: send it
-requests, ask it why.
+requests, ask it why. It follows the servers' KV events, and so knows what their caches hold; "expected" is what it thought that they
+would find there of the prompts, "cache hits" what they found.
 
 Scenarios:
 ` + strings.Join(says, "\n"),
@@ -82,6 +86,8 @@ type side struct {
 	farm    *sim.Farm
 	gateway *server
 	board   *board
+	// follows says that its gateway follows its servers' KV events.
+	follows bool
 	// moved are the addresses that were taken, so that free ones stand in.
 	moved []string
 }
@@ -98,7 +104,7 @@ func demo(ctx context.Context, o *demoOptions, out io.Writer) error {
 	origin := time.Now()
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx)) // ends gateways and fleets, after the traffic
 	defer cancel()
-	sides := []*side{{name: "sluice"}, {name: "round robin"}}
+	sides := []*side{{name: "sluice", follows: true}, {name: "round robin"}} // whose choices no event would change
 	var shown []console.Side
 	for i, profile := range []string{"latency", "round-robin"} {
 		if err := sides[i].start(stop, scene, o, profile, origin); err != nil {
@@ -128,32 +134,73 @@ func (s *side) start(ctx context.Context, scene scenario, o *demoOptions, profil
 		if err != nil {
 			return err
 		}
-		options = append(options, sim.ServerOptions{Engine: sim.EngineConfig{Profile: p, AdapterSlots: scene.slots, AdapterLoad: adapterLoad, AdapterStep: adapterStep},
+		events := ""
+		if s.follows {
+			events = "tcp://127.0.0.1:0"
+		}
+		options = append(options, sim.ServerOptions{KVEvents: events, Replay: events, Engine: sim.EngineConfig{Profile: p, AdapterSlots: scene.slots, AdapterLoad: adapterLoad, AdapterStep: adapterStep},
 			Model: demoModel, Adapters: adapters, Seed: o.seed + uint64(i)})
 	}
 	var err error
 	if s.farm, err = sim.StartFarm(sim.Listen, nil, options...); err != nil {
 		return err
 	}
-	var addresses []string
-	for _, m := range s.farm.Members {
-		addresses = append(addresses, m.Address)
-	}
-	listen := o.listen
-	admin := "127.0.0.1:8081"
+	listen, admin := o.listen, "127.0.0.1:8081"
 	if s.name != "sluice" {
 		listen, admin = "127.0.0.1:0", "127.0.0.1:0"
 	}
-	args := []string{"--endpoint", demoModel + "=" + strings.Join(addresses, ","), "--profile", profile, "--listen", listen, "--admin", admin}
+	args := []string{"--profile", profile, "--listen", listen, "--admin", admin}
 	flags, so := pflag.NewFlagSet("serve", pflag.ContinueOnError), &serveOptions{}
 	serveFlags(flags, so)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if so.made, err = s.config(scene); err != nil {
+		return err
+	}
 	if s.gateway, err = newServer(ctx, so, slog.New(slog.DiscardHandler), origin); err != nil {
 		return err
 	}
+	s.gateway.alsoEnded = s.board.asked
 	return s.listen()
+}
+
+// config lists the side's servers, with their GPUs where the scenario tells them, and where they publish KV events.
+func (s *side) config(scene scenario) (*config.Config, error) {
+	var addresses []string
+	for _, m := range s.farm.Members {
+		addresses = append(addresses, m.Address)
+	}
+	c, err := config.FromFlags([]string{demoModel + "=" + strings.Join(addresses, ",")})
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range s.farm.Members {
+		e := &c.Pools[0].Endpoints[i]
+		if p, err := sim.ProfileNamed(scene.engines[i]); err == nil && !scene.unlabelled {
+			e.Labels = map[string]string{fleet.LabelGPU: p.GPU}
+		}
+		events, replay := m.KVEvents()
+		if e.KVEvents.Port, err = portOf(events); err != nil {
+			return nil, err
+		}
+		if e.KVEvents.ReplayPort, err = portOf(replay); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// portOf is the port of an address like tcp://127.0.0.1:5557, 0 of none.
+func portOf(address string) (int, error) {
+	if address == "" {
+		return 0, nil
+	}
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(address, "tcp://"))
+	if err != nil {
+		return 0, fmt.Errorf("cannot follow KV events at %q: %w", address, err)
+	}
+	return strconv.Atoi(port)
 }
 
 // listen opens the gateway's listeners, on free ports where those wanted are taken.
@@ -280,7 +327,7 @@ func play(ctx context.Context, out io.Writer, scene scenario, sides []*side, o *
 	}
 	fmt.Fprintf(out, "\nAfter %.0f s; requests without a token yet count with the time they have waited, failed ones as never; tokens/s over the whole time:\n\n",
 		time.Since(start).Seconds())
-	for _, line := range table(names(sides), final, columns(out)) {
+	for _, line := range table(names(sides), final, columns(out), true) {
 		fmt.Fprintln(out, line)
 	}
 	_, err := fmt.Fprintln(out, "\n"+verdict(names(sides), final))
@@ -300,7 +347,7 @@ func (s *side) send(ctx context.Context, start time.Time, requests []sim.Request
 		Sent:   func(i int) { s.board.sent(i, time.Now()) },
 		First:  func(i int) { s.board.first(i, time.Now()) },
 		Tokens: func(n int) { s.board.tokens(n, time.Now()) },
-		Ended:  s.board.end,
+		Ended:  func(p sim.Played) { s.board.end(p, time.Now()) },
 	}
 	p.Play(ctx, start, requests)
 }
@@ -346,7 +393,7 @@ func watch(ctx context.Context, out io.Writer, sides []*side, start time.Time, n
 			if live && lines > 0 {
 				fmt.Fprintf(out, "\x1b[%dA\x1b[J", lines)
 			}
-			block := append([]string{fmt.Sprintf("%.0f s", now.Sub(start).Seconds())}, table(names(sides), figures(sides, start, now, false), columns(out))...)
+			block := append([]string{fmt.Sprintf("%.0f s", now.Sub(start).Seconds())}, table(names(sides), figures(sides, start, now, false), columns(out), false)...)
 			fmt.Fprintln(out, strings.Join(block, "\n"))
 			lines = len(block)
 		}

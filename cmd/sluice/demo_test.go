@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-gateway/sluice/openai"
+	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/sim"
 )
 
@@ -30,7 +31,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"sluice", "round robin"} {
-		row := regexp.MustCompile(`(?m)^`+name+` +\d[\d.]* m?s +\S+ \S+ +\S+ \S+ +0 +0 +(\d+) +\d+ % +(\d+) +\d+ +\d+$`).FindAllStringSubmatch(text, -1)
+		row := regexp.MustCompile(`(?m)^`+name+` +\d[\d.]* m?s +\S+ \S+ +\S+ \S+ +0 +0 +(\d+) +\d+ % +\d+ % +(\d+) +\d+ +\d+$`).FindAllStringSubmatch(text, -1)
 		if len(row) == 0 || row[len(row)-1][1] == "0" || row[len(row)-1][2] == "0" {
 			t.Errorf("got rows %v of %s, want tokens and finished requests, and none failed; output:\n%s", row, name, text)
 		}
@@ -42,7 +43,7 @@ func TestDemo(t *testing.T) {
 
 func TestDemoRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
-		"known are mixed, bursty, prefix, uniform, lora, failure": {"demo", "--scenario", "nonsense"},
+		"known are mixed, unlabelled, bursty, prefix, uniform, lora, failure": {"demo", "--scenario", "nonsense"},
 		"--for":                 {"demo", "--for", "-1s"},
 		"takes --scenario NAME": {"demo", "mixed"},
 	} {
@@ -61,33 +62,37 @@ func TestBoard(t *testing.T) {
 	}
 	usage := openai.Usage{PromptTokens: 100, CachedTokens: 25, OutputTokens: 40, Seen: true}
 	b.first(0, at(.1))
-	b.end(sim.Played{Index: 0, Usage: usage})
+	b.end(sim.Played{Index: 0, Usage: usage}, at(1))
 	b.first(1, at(.2))
-	b.end(sim.Played{Index: 1, Usage: usage, Err: errors.New("broken off")})
+	b.end(sim.Played{Index: 1, Usage: usage, Err: errors.New("broken off")}, at(1))
 	b.first(2, at(.3))
-	b.end(sim.Played{Index: 3, Err: errors.New("status 502")})
-	b.end(sim.Played{Index: 2, Err: context.DeadlineExceeded})
+	b.end(sim.Played{Index: 3, Err: errors.New("status 502")}, at(1))
+	b.end(sim.Played{Index: 2, Err: context.DeadlineExceeded}, at(1))
 	b.tokens(30, at(1.5))
 	b.tokens(10, at(2.5))
 	b.tokens(50, at(4.5)) // in the second that has only begun
+	b.asked(proxy.Ended{PromptTokens: 200, ExpectedTokens: 60})
 	got := b.summary(start, at(5), false)
-	want := summary{p50: .3, p95: math.Inf(1), p99: math.Inf(1), tokensPerSecond: 18, hits: .25, done: 1, running: 2, waiting: 1, failed: 1, broken: 1}
+	want := summary{p50: .3, p95: math.Inf(1), p99: math.Inf(1), lately: [3]float64{.3, math.Inf(1), math.Inf(1)}, expected: .3, tokensPerSecond: 18, hits: .25, done: 1, running: 2, waiting: 1, failed: 1, broken: 1}
 	if got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	if got := b.summary(start, at(7), false); got.tokensPerSecond != 12 {
 		t.Errorf("got %v tokens a second, want those of the last five seconds", got.tokensPerSecond)
 	}
+	if got := b.summary(start, at(10.5), false); !math.IsInf(got.lately[0], 1) || got.p50 != .3 {
+		t.Errorf("got percentiles %v of the last ten seconds and a P50 of %v since the start, want that of one that waits and one that failed, and .3", got.lately, got.p50)
+	}
 	if got = b.summary(start, at(9), true); got.tokensPerSecond != 10 {
 		t.Errorf("got %v tokens a second at the end, want them over the whole time", got.tokensPerSecond)
 	}
 	both := []summary{got, {p50: math.NaN(), hits: math.NaN()}}
-	for _, line := range table([]string{"a", "bb"}, both, 60) {
+	for _, line := range table([]string{"a", "bb"}, both, 60, false) {
 		if n := len([]rune(line)); n >= 60 || n < 40 {
 			t.Errorf("got a line of %d characters, want as many columns as fit 60: %q", n, line)
 		}
 	}
-	lines := table([]string{"a", "bb"}, both, 0)
+	lines := table([]string{"a", "bb"}, both, 0, true)
 	if len(lines) != 3 || !strings.Contains(lines[1], "300 ms") || !strings.Contains(lines[1], "never") || !strings.Contains(lines[2], "-") {
 		t.Errorf("got table\n%s", strings.Join(lines, "\n"))
 	}

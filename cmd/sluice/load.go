@@ -27,11 +27,15 @@ type source struct {
 	endpoints []string
 	// kvEvents and kvReplay are the ports of the KV events of endpoints from flags, 0 for none.
 	kvEvents, kvReplay int
+	// made is a configuration that no file and no flag gives, nil for none.
+	made *config.Config
 }
 
 // parse reads and validates the configuration.
 func (s source) parse() (*config.Config, []byte, error) {
 	switch {
+	case s.made != nil:
+		return s.made, nil, nil
 	case s.file != "" && len(s.endpoints) > 0:
 		return nil, nil, errors.New("give either --file or --endpoint, not both: a file lists endpoints in documents of kind Endpoints")
 	case s.file != "":

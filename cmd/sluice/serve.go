@@ -117,9 +117,11 @@ type server struct {
 	recorder *recorder
 	series   *console.Series
 	// sides are what the console page shows: this gateway, unless someone adds others.
-	sides    []console.Side
-	registry *prometheus.Registry
-	scraper  *scrape.Scraper
+	sides []console.Side
+	// alsoEnded is called with each request that has ended, nil for nobody.
+	alsoEnded func(proxy.Ended)
+	registry  *prometheus.Registry
+	scraper   *scrape.Scraper
 	// peers are the other replicas, nil without --peers, hearing their listener.
 	peers   *peer.Peers
 	hearing net.Listener
@@ -313,6 +315,9 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 
 // ended counts a request for the console. A request that its client got wrong says nothing of the fleet.
 func (s *server) ended(e proxy.Ended) {
+	if s.alsoEnded != nil {
+		s.alsoEnded(e)
+	}
 	const clientGone = 499
 	if e.Pool == "" || e.Status >= 400 && e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != clientGone {
 		return

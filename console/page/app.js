@@ -56,6 +56,7 @@
   const rate = (x) => (known(x) ? digits(x, x < 9.95 ? 1 : 0) : NONE);
   const share = (x) => (known(x) ? digits(100 * x, 0) + " %" : NONE);
   const count = (x) => (known(x) ? digits(x, 0) : NONE);
+  const compact = (x) => x.toLocaleString("en", { notation: "compact" });
   const clock = (date) => date.toLocaleTimeString("en-GB");
   const plural = (n, one, many) => digits(n, 0) + " " + (n === 1 ? one : many);
   const cost = (d, x) => (d.cost ? ms(x) : known(x) ? digits(x, 3) : NONE);
@@ -76,7 +77,7 @@
   const plots = [
     { id: "plot-ttft", axis: msAxis, least: 20, lines: [{ key: "p50", label: "P50", width: 2 }, { key: "p95", label: "P95", width: 1.5, dash: [5, 4] }], show: ms },
     { id: "plot-tokens", axis: (x) => digits(x, 0), least: 10, lines: [{ key: "tokens", width: 2 }], show: rate, more: ["rate", "failed"] },
-    { id: "plot-cached", axis: share, top: 1, lines: [{ key: "cached", label: "found", width: 2 }, { key: "expected", label: "expected", width: 1.5, dash: [5, 4] }], show: share },
+    { id: "plot-cached", axis: share, top: 1, lines: [{ key: "cached", width: 2 }, { key: "expected", width: 1.5, dash: [5, 4] }], show: share },
   ];
   let hover = null; // the point under the pointer, null for the newest
 
@@ -200,15 +201,17 @@
   }
 
   // kindText says where a kind's speed is from and what was learned on top of it.
-  const kindText = (k) => `${k.name}, ${plural(k.endpoints, "endpoint", "endpoints")}: ` + (k.source ? `steps as measured of ${k.source}` : "steps of no known GPU") +
-    `, times ${digits(k.prefill, 2)} for prompts and ${digits(k.decode, 2)} for output`;
+  const kindText = (k) => `${plural(k.endpoints, "endpoint", "endpoints")} ${k.name}: steps ` + (k.source ? `of ${k.source}` : "not calibrated") +
+    `, prompts × ${digits(k.prefill, 2)}, output × ${digits(k.decode, 2)}`;
 
-  // eventText says in a line how an endpoint's KV events are followed.
-  const eventText = (x) => (x ? [x.prefixes, x.prefixes === "guessed" ? x.why : plural(x.heldTokens, "token", "tokens") + " held", `${rate(x.eventsPerSecond)} events/s`,
-    x.gaps ? plural(x.gaps, "gap", "gaps") : "", x.restarts ? plural(x.restarts, "restart", "restarts") : ""].filter(Boolean).join(" · ") : "guessed, no KV events");
+  // eventText says in a few words how an endpoint's KV events are followed, eventTitle in more.
+  const eventText = (x) => [!x ? "guessed" : x.prefixes, x && x.prefixes !== "guessed" ? `${compact(x.heldTokens)} tokens` : "", x?.gaps ? plural(x.gaps, "gap", "gaps") : ""].filter(Boolean).join(" · ");
+  const eventTitle = (x) => (!x ? "It publishes no KV events: what it holds is guessed by what was sent there." : [x.why, `${count(x.heldTokens)} tokens held`,
+    `${rate(x.eventsPerSecond)} events a second`, plural(x.gaps, "gap", "gaps"), plural(x.restarts, "restart", "restarts"), `so for ${count(x.sinceSeconds)} s`].filter(Boolean).join(", "));
 
-  // adapterText names the adapters in the slots, and what is under way.
-  const adapterText = (t) => [t.resident.join(", "), t.waitingForSlot.length ? "waiting: " + t.waitingForSlot.join(", ") : "", t.loading > 0 ? "loading" : ""].filter(Boolean).join(" · ");
+  // adapterText counts the adapters in the slots and what is under way, adapterTitle names them.
+  const adapterText = (t) => [t.resident.length ? `${t.resident.length} in slots` : "", t.waitingForSlot.length ? `${t.waitingForSlot.length} waiting` : "", t.loading > 0 ? "loading" : ""].filter(Boolean).join(" · ");
+  const adapterTitle = (t) => [t.resident.join(", "), t.waitingForSlot.length ? "waiting for a slot: " + t.waitingForSlot.join(", ") : ""].filter(Boolean).join("; ");
 
   const field = (name, label, classes, meter) => {
     const e = el("div", classes || "", el("dt", "", label), ...(meter ? [el("span", "meter", el("i", ""))] : []), el("dd", ""));
@@ -239,13 +242,15 @@
     set("kvUse", share(t.kvUse), t.kvUse);
     set("cached", share(t.cached), t.cached);
     set("ttft", ms(t.ttft));
-    const note = (name, text) => {
+    const note = (name, text, title) => {
+      const f = e.querySelector(`[data-field=${name}]`);
       set(name, text);
-      e.querySelector(`[data-field=${name}]`).hidden = !text;
+      f.hidden = !text;
+      if (f.title !== title) f.title = title;
     };
-    note("events", eventText(t.events));
-    note("adapters", adapterText(t));
-    note("errors", t.errors >= .005 ? share(t.errors) + " of its latest requests" : "");
+    note("events", eventText(t.events), eventTitle(t.events));
+    note("adapters", adapterText(t), adapterTitle(t));
+    note("errors", t.errors >= .005 ? share(t.errors) : "", "share of its latest requests");
   }
 
   // Requests -----------------------------------------------------------------
