@@ -272,8 +272,11 @@ func (ep *endpoint) moveByteless() {
 // Observe takes a reading of one endpoint. at is when the scrape was sent, so that what was sent to the endpoint later
 // is known not to be in it. Unknown names are ignored: the endpoint has left.
 func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []string) {
-	var lost *prefix.Ledger
-	defer func() { lost.Doubt() }() // once the pool is unlocked
+	var lost, resized *prefix.Ledger
+	defer func() { // once the pool is unlocked
+		lost.Doubt()
+		resized.Resize(int(min(r.KVTokens, 1<<40)))
+	}()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ep := p.by[name]
@@ -288,7 +291,9 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	ep.renewed = false
 	p.learnFromEngine(ep, &r)
 	p.observeOthers(ep, &r)
-	resized := r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0
+	if r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0 {
+		resized = ep.ledger
+	}
 	if progressed(&ep.reading, &r) || ep.readAt == route.Never {
 		ep.progressAt, ep.stalled = now.Seconds(), false
 	}
@@ -302,8 +307,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	}
 	ep.sweep(now.Seconds(), p)
 	p.index.Resize(ep.slot, p.unitsFor(ep)) // bytes per token may have changed if nothing else has
-	if resized {
-		ep.ledger.Resize(int(min(r.KVTokens, 1<<40)))
+	if resized != nil {
 		p.identify(ep)
 		p.regroup() // the size may tell how many GPUs share the model
 	}

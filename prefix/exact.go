@@ -208,18 +208,25 @@ func (l *Ledger) count(yes bool) {
 	l.known.Store(yes)
 }
 
-// forget lets the endpoint hold nothing; names keeps what its blocks' hashes stand for. It lets go of the lock now and
-// then: a cache has ten thousands of blocks, and picks wait.
+// forget lets the endpoint hold nothing; names keeps what its blocks' hashes stand for.
 func (l *Ledger) forget(names bool) {
-	n := 0
-	for hash, s := range l.stored {
+	l.visit(func(hash uint64, s stored) {
+		if !names {
+			l.drop(hash, s)
+			return
+		}
 		l.lose(s)
 		l.onGPU -= int(s.gpu)
-		if s.gpu, s.host = 0, false; names {
-			l.stored[hash] = s
-		} else {
-			delete(l.stored, hash)
-		}
+		s.gpu, s.host = 0, false
+		l.stored[hash] = s
+	})
+}
+
+// visit goes through the blocks. It lets go of the lock now and then: a cache has ten thousands of them, and picks wait.
+func (l *Ledger) visit(do func(hash uint64, s stored)) {
+	n := 0
+	for hash, s := range l.stored {
+		do(hash, s)
 		if n++; n%chunk == 0 {
 			l.x.mu.Unlock()
 			l.x.mu.Lock()
@@ -227,8 +234,11 @@ func (l *Ledger) forget(names bool) {
 	}
 }
 
-// Resize says how many tokens the endpoint's cache holds; 0 means that it isn't known.
+// Resize says how many tokens the endpoint's cache holds; 0 means that it isn't known. Of a nil ledger nothing is.
 func (l *Ledger) Resize(tokens int) {
+	if l == nil {
+		return
+	}
 	l.x.mu.Lock()
 	defer l.x.mu.Unlock()
 	l.tokens = tokens
@@ -248,21 +258,26 @@ func (l *Ledger) limit() int {
 // hostShare is how many times the GPU's blocks a ledger keeps in all, those in the host's memory included.
 const hostShare = 5
 
-// shed forgets the blocks stored longest ago while there are more than can be: removals were lost.
+// shed forgets the blocks stored longest ago while there are more than can be: removals were lost. It lets go of the lock meanwhile, so that
+// its caller must not count on anything from before.
 func (l *Ledger) shed() {
-	limit := l.limit()
-	for l.onGPU > limit || len(l.stored) > hostShare*limit {
-		stamps := make([]uint32, 0, len(l.stored))
-		for _, s := range l.stored {
-			stamps = append(stamps, l.stamp-s.stamp) // ages, so that it may wrap
+	for limit := l.limit(); l.onGPU > limit || len(l.stored) > hostShare*limit; {
+		now := l.stamp
+		age := func(s stored) int32 { return int32(now - s.stamp) } // stamps may wrap
+		ages := make([]int32, 0, len(l.stored))
+		l.visit(func(_ uint64, s stored) { ages = append(ages, age(s)) })
+		l.x.mu.Unlock()
+		slices.Sort(ages)
+		l.x.mu.Lock()
+		if len(ages) == 0 {
+			return
 		}
-		slices.Sort(stamps)
-		oldest := stamps[len(stamps)-1-len(stamps)/8]
-		for hash, s := range l.stored {
-			if l.stamp-s.stamp >= oldest {
+		oldest := ages[len(ages)-1-len(ages)/8]
+		l.visit(func(hash uint64, s stored) {
+			if age(s) >= oldest {
 				l.drop(hash, s)
 			}
-		}
+		})
 	}
 }
 
@@ -309,6 +324,7 @@ func (l *Ledger) each(hashes []uint64, do func(uint64)) {
 		for _, hash := range part {
 			do(hash)
 		}
+		l.shed()
 		l.x.mu.Unlock()
 	}
 }
@@ -441,7 +457,6 @@ func (l *Ledger) add(hash, key uint64, m Medium) {
 func (l *Ledger) copied(hash uint64, m Medium) {
 	if s, ok := l.stored[hash]; ok {
 		l.add(hash, s.key, m)
-		l.shed()
 	}
 }
 
