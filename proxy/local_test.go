@@ -467,10 +467,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 		r.front.Close()
 		r.g.Close()
 	}()
-	for runtime.NumGoroutine() > before {
-		runtime.Gosched() // connections' goroutines end a moment after their connection
-		if deadlineNear(t) {
-			t.Fatalf("got %d goroutines, want the %d from before", runtime.NumGoroutine(), before)
-		}
+	if !eventually(func() bool { return runtime.NumGoroutine() <= before }) { // connections' goroutines end a moment after their connection
+		t.Fatalf("got %d goroutines, want the %d from before", runtime.NumGoroutine(), before)
 	}
 }
