@@ -141,6 +141,7 @@ func (b *builder) build() {
 	b.adapters()
 	b.unselected()
 	c.warnShared(b.gatewayDoc.ref(), "spec.schedulers")
+	c.warnEvents(b.gatewayDoc.ref(), "spec.schedulers")
 }
 
 // at is the path of a scheduler.

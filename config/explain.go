@@ -98,6 +98,7 @@ func (p *page) pool(x *Pool) {
 	}
 	p.item("endpoints", endpointLines(x.Endpoints)...)
 	p.item("routing", routing(x)...)
+	p.item("prefixes", prefixes(x)...)
 	if x.Session != nil {
 		p.item("sessions", sessionSentence(x.Session))
 	}

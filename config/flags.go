@@ -14,9 +14,9 @@ const flagExample = "for example --endpoint Qwen/Qwen3-8B=10.0.0.1:8000,10.0.0.2
 // FromFlags reads the shorthand MODEL=HOST:PORT[,HOST:PORT…], once for each flag. Flags that name the same model add up
 // to one pool; pools route by latency and the body's model chooses among them. The last '=' divides, because a host has
 // none and a model's name may. An address is as in Endpoints documents, with https:// in front where the endpoint is
-// reached by TLS; without a port 8000 is meant, and after https:// 443. An error is always a *Faults, and holds
+// reached by TLS; without a port 8000 is meant, and after https:// 443. Every endpoint publishes its KV events as events says. An error is always a *Faults, and holds
 // everything that is wrong.
-func FromFlags(endpoints []string) (*Config, error) {
+func FromFlags(endpoints []string, events KVEvents) (*Config, error) {
 	c := &Config{Source: "--endpoint", SelectModel: true, MaxBodyBytes: v1alpha1.MaxRequestBodyBytes}
 	var faults []Fault
 	if len(endpoints) == 0 {
@@ -32,8 +32,12 @@ func FromFlags(endpoints []string) (*Config, error) {
 	}
 	for i := range c.Pools {
 		c.Pools[i].Scheduler = c.poolName(i)
+		for j := range c.Pools[i].Endpoints {
+			c.Pools[i].Endpoints[j].KVEvents = events
+		}
 	}
 	c.warnShared("", "")
+	c.warnEvents("", "")
 	return c, nil
 }
 

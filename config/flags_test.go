@@ -14,7 +14,7 @@ func TestFromFlags(t *testing.T) {
 		"q=4=[fd00::1]:9000", // E42, and a model name with '='
 		"meta-llama/Llama-3.1-8B:free=https://gpu.example.com, https://gpu.example.com:8443",
 		"META-LLAMA/Llama-3.1-8B:free=10.0.0.1:8000",
-	})
+	}, KVEvents{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestFromFlags(t *testing.T) {
 func TestFromFlagsFaults(t *testing.T) {
 	f := func(want string, flags ...string) {
 		t.Helper()
-		_, err := FromFlags(flags)
+		_, err := FromFlags(flags, KVEvents{})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), flagExample) {
 			t.Errorf("%q: got %v, want %q and an example", flags, err, want)
 		}
@@ -86,7 +86,7 @@ func FuzzFromFlags(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, value string) {
-		c, err := FromFlags([]string{value})
+		c, err := FromFlags([]string{value}, KVEvents{})
 		if err != nil {
 			return
 		}
@@ -103,7 +103,7 @@ func FuzzFromFlags(f *testing.F) {
 			}
 			list = append(list, text)
 		}
-		again, err := FromFlags([]string{c.Pools[0].Model + "=" + strings.Join(list, ",")})
+		again, err := FromFlags([]string{c.Pools[0].Model + "=" + strings.Join(list, ",")}, KVEvents{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,6 +39,8 @@ type poolState struct {
 	// mean.
 	TypicalTokens figure `json:"typicalTokens"`
 	Measured      bool   `json:"measured"`
+	// Guarded says that weights decide for the moment, since hits have fallen while the backlog rose.
+	Guarded bool `json:"guarded"`
 	// Kinds are those that endpoints belong to, in the order in which the endpoints stand.
 	Kinds []kindState `json:"kinds"`
 	// Omitted is how many endpoints are not in the list.
@@ -75,6 +77,8 @@ type endpointTile struct {
 	TTFT figure `json:"ttft"`
 	// Errors is the share of the latest requests that it failed.
 	Errors figure `json:"errors"`
+	// Slower is how many times slower than the others of its kind it is, 0 where that is not much.
+	Slower figure `json:"slower"`
 	// Events is null where the endpoint publishes no KV events.
 	Events *Events `json:"events"`
 	// Resident and WaitingForSlot are adapters with a slot, and with requests and none; Loading is milliseconds until those under way are loaded.
@@ -115,7 +119,7 @@ func (s *Side) state(now time.Duration) sideState {
 
 func (s *Side) statusOf(p *fleet.Pool, now time.Duration, records []*route.Record, shares map[string]float64) poolState {
 	c := p.Config()
-	out := poolState{Name: p.Name(), Model: c.Model, Profile: c.Profile.Name, TypicalTokens: typicalTokens, Kinds: []kindState{}, Endpoints: []endpointTile{}}
+	out := poolState{Name: p.Name(), Model: c.Model, Profile: c.Profile.Name, TypicalTokens: typicalTokens, Guarded: p.Affinity().Guarded, Kinds: []kindState{}, Endpoints: []endpointTile{}}
 	var output float32
 	for _, r := range records {
 		if r.Pool == p.Name() && r.View.MeanUncached > 0 {
@@ -134,7 +138,7 @@ func (s *Side) statusOf(p *fleet.Pool, now time.Duration, records []*route.Recor
 		out.Kinds = countKind(out.Kinds, e)
 		t := endpointTile{Name: e.Endpoint.Name, Host: e.Endpoint.Host, Engine: e.Engine, Kind: e.Kind, State: e.State, Why: e.Why,
 			Running: figure(e.Reading.Running), Waiting: figure(e.Reading.Waiting), InFlight: e.InFlight, KVUse: figure(e.Reading.KVUse),
-			Cached: figure(share), TTFT: figure(predicted[i]), Errors: figure(e.Errors)}
+			Cached: figure(share), TTFT: figure(predicted[i]), Errors: figure(e.Errors), Slower: figure(e.Slower)}
 		if s.Events != nil {
 			t.Events = s.Events(p.Name(), e)
 		}

@@ -83,6 +83,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.load.Add(1)
 	defer s.load.Add(-1)
 	answer := &responder{ResponseWriter: w, status: http.StatusOK}
+	if s.fails(r) {
+		handler = http.HandlerFunc(internalError)
+	}
 	handler.ServeHTTP(answer, r)
 	sent, _ := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64)
 	s.mu.Lock()
@@ -394,12 +397,18 @@ func (s *Server) faultRequest(w http.ResponseWriter, r *http.Request) {
 		s.Freeze(on)
 	case "blind":
 		s.Blind(on)
+	case "failing":
+		if !(body.Value >= 0 && body.Value <= 1) {
+			badRequest(w, "value", "failing needs a share of the requests, 0 to 1")
+			return
+		}
+		s.setFailing(body.Value)
 	case "crashed":
 		defer s.afterAnswer(w, func() { s.crashFor(body.Value) })
 	case "loading":
 		defer s.afterAnswer(w, func() { _ = s.Restart(seconds(body.Value)) }) // the page was laid out before, so it can be again
 	default:
-		badRequest(w, "fault", "known faults are slow, stalled, frozen, blind, crashed and loading")
+		badRequest(w, "fault", "known faults are slow, stalled, frozen, blind, failing, crashed and loading")
 		return
 	}
 	writeJSON(w, http.StatusOK, []byte(`{"success":true}`))

@@ -57,6 +57,7 @@ type Server struct {
 	series   adapterSeries
 	born     time.Time // start of the engine's present life
 	life     *life
+	failing  float64    // share of the requests answered with an error
 	events   *publisher // nil without KV events and while the server is down
 	buffer   []byte     // of the metrics page
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"net/http"
 	"time"
 )
@@ -88,6 +89,7 @@ func (s *Server) Restart(loading time.Duration) error {
 	s.engine.Load(s.now() + time.Duration(float64(loading)*s.o.Speed))
 	s.engine.SetSlow(1)
 	s.engine.SetBlind(false)
+	s.failing = 0
 	s.adapters = s.adapters[:min(len(s.adapters), len(s.o.Adapters))]
 	return s.live()
 }
@@ -97,6 +99,24 @@ func (s *Server) Blind(blind bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.engine.SetBlind(blind)
+}
+
+// setFailing has the server answer a share of what is posted to it with an error, 500, at once: 0 to 1, 0 for none.
+func (s *Server) setFailing(share float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing = share
+}
+
+// fails draws whether this request is one of those that fail.
+func (s *Server) fails(r *http.Request) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return r.Method == http.MethodPost && s.failing > 0 && rand.Float64() < s.failing
+}
+
+func internalError(w http.ResponseWriter, _ *http.Request) {
+	writeError(w, http.StatusInternalServerError, "InternalServerError", "", "the engine has failed")
 }
 
 // admit holds a request up while the process is frozen, and reports whether it is to be answered. One that is not has lost its connection.

@@ -416,6 +416,15 @@ func TestServerFaults(t *testing.T) {
 		}
 		fault(`{"fault":"blind","value":0}`)
 
+		fault(`{"fault":"failing","value":1}`)
+		if status, text := b.get("/v1/completions", body); status != http.StatusInternalServerError || !strings.Contains(text, "the engine has failed") {
+			t.Errorf("failing: got %d %s, want 500", status, text)
+		}
+		if status, _ := b.get("/sim/fault", `{"fault":"failing","value":2}`); status != http.StatusBadRequest {
+			t.Errorf("failing twice as often as asked: got %d, want 400", status)
+		}
+		fault(`{"fault":"failing","value":0}`)
+
 		// A frozen process answers nothing, a stalled engine at least the metrics.
 		for kind, metrics := range map[string]bool{"stalled": true, "frozen": false} {
 			fault(`{"fault":"` + kind + `","value":1}`)

@@ -171,7 +171,7 @@ func (s *side) config(scene scenario) (*config.Config, error) {
 	for _, m := range s.farm.Members {
 		addresses = append(addresses, m.Address)
 	}
-	c, err := config.FromFlags([]string{demoModel + "=" + strings.Join(addresses, ",")})
+	c, err := config.FromFlags([]string{demoModel + "=" + strings.Join(addresses, ",")}, config.KVEvents{})
 	if err != nil {
 		return nil, err
 	}

@@ -46,10 +46,11 @@ func (s source) parse() (*config.Config, []byte, error) {
 		c, err := config.Parse(text, s.file)
 		return c, text, err
 	case len(s.endpoints) > 0:
-		c, err := config.FromFlags(s.endpoints)
-		if err == nil {
-			err = s.followEvents(c)
+		events, err := s.events()
+		if err != nil {
+			return nil, nil, err
 		}
+		c, err := config.FromFlags(s.endpoints, events)
 		return c, nil, err
 	}
 	return nil, nil, errors.New("nothing to serve: name model servers with --endpoint MODEL=HOST:PORT, or give a configuration with -f FILE")
@@ -61,22 +62,18 @@ func (s *source) addEventFlags(f *pflag.FlagSet) {
 	f.IntVar(&s.kvReplay, "kv-replay-port", 0, "`PORT` at which they give KV events again (0: they don't)")
 }
 
-// followEvents gives the ports of KV events to endpoints from flags.
-func (s source) followEvents(c *config.Config) error {
+// events are the ports of KV events of endpoints from flags.
+func (s source) events() (config.KVEvents, error) {
+	e := config.KVEvents{Port: s.kvEvents, ReplayPort: s.kvReplay}
 	switch {
 	case s.kvEvents < 0 || s.kvEvents > 65535 || s.kvReplay < 0 || s.kvReplay > 65535:
-		return fmt.Errorf("cannot use --kv-events-port %d or --kv-replay-port %d: a port is 1 to 65535, 0 for none", s.kvEvents, s.kvReplay)
+		return e, fmt.Errorf("cannot use --kv-events-port %d or --kv-replay-port %d: a port is 1 to 65535, 0 for none", s.kvEvents, s.kvReplay)
 	case s.kvReplay != 0 && s.kvEvents == 0:
-		return errors.New("cannot use --kv-replay-port alone: what is given again are the messages of --kv-events-port")
+		return e, errors.New("cannot use --kv-replay-port alone: what is given again are the messages of --kv-events-port")
 	case s.kvReplay != 0 && s.kvReplay == s.kvEvents:
-		return errors.New("cannot use one port as --kv-events-port and --kv-replay-port: an engine has two sockets for them")
+		return e, errors.New("cannot use one port as --kv-events-port and --kv-replay-port: an engine has two sockets for them")
 	}
-	for i := range c.Pools {
-		for j := range c.Pools[i].Endpoints {
-			c.Pools[i].Endpoints[j].KVEvents = config.KVEvents{Port: s.kvEvents, ReplayPort: s.kvReplay}
-		}
-	}
-	return nil
+	return e, nil
 }
 
 // plan is a configuration made ready to run: secrets read, certificates parsed, profiles made. Endpoints are not resolved yet.

@@ -44,7 +44,7 @@ func simCommand() *cobra.Command {
 HTTP API and metrics page. What they answer is made up of words drawn from the seed. They stop on SIGTERM or SIGINT.
 
 Faults can be set while they run, by POST to /sim/fault of a server: {"fault": "slow", "value": 3}; the others are stalled, frozen and blind (value 1 begins
-and 0 ends them), crashed (down for so many seconds, 0 for ever) and loading (503 for so many seconds, with an empty cache after).
+and 0 ends them), failing (this share of requests, 500), crashed (down for so many seconds, 0 for ever) and loading (503 for so many seconds, with an empty cache after).
 
 Profiles: ` + strings.Join(profileNames(), ", "),
 		Example: `  # four servers on free ports

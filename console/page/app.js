@@ -195,7 +195,7 @@
   function updatePool(e, pool) {
     say(e.querySelector("h4"), pool.model || pool.name);
     const typical = `TTFT predicted for ${count(pool.typicalTokens)} new prompt tokens` + (pool.measured ? ", the mean here" : "");
-    say(e.querySelector(".poolhead p"), [`decides by ${pool.profile}`, typical, pool.omitted ? plural(pool.omitted, "endpoint is", "endpoints are") + " not shown" : ""].filter(Boolean).join(" · "));
+    say(e.querySelector(".poolhead p"), [pool.guarded ? "guarded: hits have fallen and the backlog has risen, weights decide" : `decides by ${pool.profile}`, typical, pool.omitted ? plural(pool.omitted, "endpoint is", "endpoints are") + " not shown" : ""].filter(Boolean).join(" · "));
     keyed(e.querySelector(".kinds"), pool.kinds, (k) => k.name + " " + k.source, () => el("li", ""), (item, k) => say(item, kindText(k)));
     keyed(e.querySelector(".tiles"), pool.endpoints, (t) => t.name, makeTile, updateTile);
   }
@@ -223,7 +223,7 @@
     el("div", "tilehead", el("span", "tilename"), el("span", "badge", el("i", "shape"), el("span", "state")), el("span", "tilekind"), el("p", "tilewhy")),
     el("dl", "counts", field("running", "running"), field("waiting", "waiting"), field("inFlight", "in flight")),
     el("dl", "meters", field("kvUse", "KV cache", "", true), field("cached", "prefix hits", "", true), field("ttft", "predicted TTFT", "wide")),
-    el("dl", "notes", field("events", "prefixes"), field("adapters", "adapters"), field("errors", "failing")));
+    el("dl", "notes", field("events", "prefixes"), field("adapters", "adapters"), field("errors", "failing"), field("slower", "slower")));
 
   function updateTile(e, t) {
     e.dataset.state = t.state;
@@ -250,6 +250,7 @@
     };
     note("events", eventText(t.events), eventTitle(t.events));
     note("adapters", adapterText(t), adapterTitle(t));
+    note("slower", t.slower ? `${digits(t.slower, 1)} × its kind` : "", "how many times longer prompts take here than at the others of its kind");
     note("errors", t.errors >= .005 ? share(t.errors) : "", "share of its latest requests");
   }
 
