@@ -53,7 +53,7 @@ type gateway interface {
 	// pick chooses an endpoint for the flight and counts it there, or says -1.
 	pick(now time.Duration, f *flight) int
 	first(now time.Duration, f *flight)
-	// progress says that a step of the endpoint has ended, and every sequence decoding there has a token.
+	// progress says that a step of the endpoint has ended, in which the gateway's streams there had a token each.
 	progress(now time.Duration, endpoint int)
 	done(now time.Duration, f *flight, how ending)
 	// observe is a scrape; ok is false when there was no metrics page to read.
@@ -178,7 +178,7 @@ func (p *production) first(now time.Duration, f *flight) {
 
 func (p *production) progress(now time.Duration, i int) {
 	if s := p.streams[i]; len(s) > 0 {
-		s[0].lease.Progress(now) // every stream has bytes; the pool asks only for the first
+		s[0].lease.Progress(now) // of a step's bytes the pool asks only for the first
 	}
 }
 

@@ -146,9 +146,9 @@ func WorkloadRow(kind string, rate float64, fleet []EngineConfig) (Row, error) {
 	case "agents":
 		like, usual, draw = "B1", 3, func(rate float64) traffic { return Agents(Steady(rate)).Generate }
 	case "conversations":
-		like, usual, draw = "C1", 6.8, func(rate float64) traffic { return Conversations(rate / 3.4).Generate }
+		like, usual, draw = "C1", 4.6, func(rate float64) traffic { return Conversations(rate / 3.4).Generate }
 	case "documents":
-		like, usual, draw = "C3", 7, func(rate float64) traffic { return Questions(rate / 3.9).Generate }
+		like, usual, draw = "C3", 5.5, func(rate float64) traffic { return Questions(rate / 3.9).Generate }
 	default:
 		return Row{}, fmt.Errorf("cannot find workload %q: known are mixed, bursts, prefixes, uniform, chat, agents, conversations, documents", kind)
 	}

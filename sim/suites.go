@@ -19,7 +19,7 @@ func Suites() []Suite {
 	return []Suite{
 		{"rows", "A", "mixed, bursty, prefix and uniform traffic", RowsA()},
 		{"sessions", "B", "agents and chats", RowsB()},
-		{"columns", "C", "long conversations, questions about documents, agents; up to overload", rowsC()},
+		{"columns", "C", "long conversations, questions about documents, agents", rowsC()},
 		{"vendor", "V", "the conditions of the vendor's table", rowsV()},
 		{"fleets", "H", "fleets and traffic on which nothing was tuned", rowsH()},
 		{"recovery", "R", "back from thrashed caches and 5 s of backlog everywhere", rowsR()},
@@ -44,22 +44,21 @@ func SelectSuites(names []string) ([]string, error) {
 	return letters, nil
 }
 
-// rowsC lists the columns of experiment B: traffic with the statistics of Mooncake's traces, and agents that pause to think.
+// rowsC lists the columns of experiment B: traffic with the statistics of Mooncake's traces, and agents that pause to think. The experiment ran 2.0, 2.2, 1.8 and
+// 1.2 times what it took for one; its engines were faster. Here as large a share of requests is good with the best policies as was there: some 70, 45, 80 and 95 %.
 func rowsC() []Row {
 	eight := engines("q32-h100x2", 8)
-	agents := Agents(Steady(columnAgents))
+	const sessions = 3.6
+	agents := Agents(Steady(sessions))
 	agents.System, agents.Systems, agents.Think, agents.Context, agents.User = 5000, 4, 5, 32000, Length{700, 1}
 	const length = 240 * time.Second
 	return numbered("C", []Row{
-		{Name: "8×(2×H100), 32B, conversations at 2.0×", Engines: eight, Requests: Conversations(2).Generate, Length: length},
-		{Name: "8×(2×H100), 32B, conversations at 2.2×", Engines: eight, Requests: Conversations(2.2).Generate, Length: length},
-		{Name: "8×(2×H100), 32B, documents at 1.8×", Engines: eight, Requests: Questions(1.8).Generate, Length: length},
-		{Name: fmt.Sprintf("8×(2×H100), 32B, thinking agents, %.1f sessions/s", columnAgents), Engines: eight, Requests: agents.Generate, Length: length},
+		{Name: "8×(2×H100), 32B, conversations at 1.35×", Engines: eight, Requests: Conversations(1.35).Generate, Length: length},
+		{Name: "8×(2×H100), 32B, conversations at 1.55×", Engines: eight, Requests: Conversations(1.55).Generate, Length: length},
+		{Name: "8×(2×H100), 32B, documents at 1.4×", Engines: eight, Requests: Questions(1.4).Generate, Length: length},
+		{Name: fmt.Sprintf("8×(2×H100), 32B, thinking agents, %.1f sessions/s", sessions), Engines: eight, Requests: agents.Generate, Length: length},
 	})
 }
-
-// columnAgents is how many sessions begin a second in the column of agents: near what eight endpoints' caches hold.
-const columnAgents = 5.
 
 // rowsV lists the conditions that the maker of the reference measured against round robin, with its models. It says neither rates nor sizes of fleets: those here
 // are ours.

@@ -26,7 +26,7 @@ type Replay struct {
 // Conversations has the statistics of Mooncake's conversation trace (FAST'25) at so many times its speed: 3.40 requests/s, prompts of 12,035 tokens (median
 // 6,909, P99 85,401), outputs of 343, 36.6 % of blocks seen before, half of the gaps under 123 s.
 func Conversations(speed float64) Replay {
-	return Replay{Rate: Steady(3.40 * speed), First: Length{9500, 1.15}, Add: Length{3500, 1.2}, Output: Length{343, .5}, More: .38, Gap: Length{190 / speed, .95}}
+	return Replay{Rate: Steady(3.40 * speed), First: Length{9950, 1.15}, Add: Length{3700, 1.2}, Output: Length{343, .5}, More: .38, Gap: Length{190 / speed, .95}}
 }
 
 // Questions has the statistics of Mooncake's synthetic trace at so many times its speed: 3.9 requests/s, prompts of 15,325 tokens (median 11,587, P99 66,458),

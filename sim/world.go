@@ -28,12 +28,12 @@ type Options struct {
 	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at
 	// random.
 	Scrape time.Duration
-	// Wire is the mean of the exponentially distributed delay with which a gateway hears of first tokens, of a step's
-	// tokens and of ends, what concerns one request in its order. Results are measured at the engine, so that it counts in no
-	// time to first token. 0 means that everything is heard at once.
+	// Wire is the mean of the exponentially distributed delay with which a gateway hears of a token or an end, each on its own, what concerns
+	// one request in its order. Of a step it hears by the first token to come of all its streams there. Results are measured at the
+	// engine, so that it counts in no time to first token. 0 means that everything is heard at once.
 	Wire time.Duration
-	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. Arrivals end
-	// with the workload; the world goes on until all are finished or End.
+	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. The world goes on until the
+	// workload is finished, from Until on only until what counts is; at most to End.
 	Warm, Until, End time.Duration
 	// Faults happen to engines.
 	Faults []Fault
@@ -80,11 +80,13 @@ type world struct {
 	due      []time.Duration // when the engine's scheduled step ends
 	began    []time.Duration // when that step began
 	gateways []gateway
+	streams  [][]int // by engine and gateway: requests between their first token and their end
 	timers   timers
 	rng      *rand.Rand
 	now      time.Duration
 	arrivals int
 	open     int // requests that are due and have not ended
+	waited   int // those that have arrived, count and have not ended
 	flights  []*flight
 	spare    []*flight
 	after    map[int][]int // requests by the one they follow
@@ -106,6 +108,7 @@ type flight struct {
 	first    time.Duration
 	endpoint int
 	gateway  gateway
+	replica  int           // which of the gateways that is
 	attempt  int           // how often it was sent
 	heard    time.Duration // until when its gateway has been told
 	lease    *fleet.Lease  // where the gateway is production's
@@ -128,6 +131,9 @@ func newWorld(o *Options) *world {
 	for range max(o.Replicas, 1) {
 		w.gateways = append(w.gateways, o.Policy.make(w))
 	}
+	for range o.Engines {
+		w.streams = append(w.streams, make([]int, len(w.gateways)))
+	}
 	w.result.counted, w.result.busy = make([]outcome, 0, len(o.Requests)), make([]float64, len(o.Engines))
 	return w
 }
@@ -136,7 +142,7 @@ func (w *world) run() *Result {
 	w.start()
 	for w.open > 0 {
 		t := w.timers.pop()
-		if t.at > w.o.End && w.o.End > 0 {
+		if t.at > w.o.End && w.o.End > 0 || w.o.Until > 0 && t.at > w.o.Until && w.waited == 0 {
 			break
 		}
 		w.now = t.at
@@ -247,10 +253,14 @@ func (w *world) arrive(i int) {
 	r := &w.o.Requests[i]
 	f.index, f.request, f.arrived, f.first, f.heard, f.tried = i, r, w.now, 0, 0, f.tried[:0]
 	f.hashes = r.appendHashes(f.hashes[:0])
-	f.gateway = w.gateways[0]
-	if len(w.gateways) > 1 {
-		f.gateway = w.gateways[w.rng.IntN(len(w.gateways))]
+	if w.counts(f) {
+		w.waited++
 	}
+	f.replica = 0
+	if len(w.gateways) > 1 {
+		f.replica = w.rng.IntN(len(w.gateways))
+	}
+	f.gateway = w.gateways[f.replica]
 	w.send(f)
 }
 
@@ -312,11 +322,13 @@ func (w *world) schedule(i int) {
 func (w *world) step(i int) {
 	w.result.busy[i] += (w.now - w.began[i]).Seconds()
 	events := w.engines[i].Step(w.now)
-	for g := range w.gateways {
-		if w.o.Wire == 0 {
+	for g, n := range w.streams[i] {
+		switch {
+		case n == 0: // no token for this gateway, but perhaps first ones
+		case w.o.Wire == 0:
 			w.gateways[g].progress(w.now, i)
-		} else {
-			w.timers.push(timer{at: w.late(), kind: timerHear, news: newsProgress, gateway: g, index: i})
+		default: // the least of n delays
+			w.timers.push(timer{at: w.late(n), kind: timerHear, news: newsProgress, gateway: g, index: i})
 		}
 	}
 	for _, e := range events {
@@ -327,6 +339,7 @@ func (w *world) step(i int) {
 		switch e.Kind {
 		case FirstToken:
 			f.first = w.now
+			w.streams[i][f.replica]++
 			if w.o.Wire == 0 {
 				f.gateway.first(w.now, f)
 			} else {
@@ -342,14 +355,14 @@ func (w *world) step(i int) {
 	w.schedule(i)
 }
 
-// late is when a gateway hears of what happens now.
-func (w *world) late() time.Duration {
-	return w.now + time.Duration(w.rng.ExpFloat64()*float64(w.o.Wire))
+// late is when a gateway hears of what happens now and is told so many times over.
+func (w *world) late(times int) time.Duration {
+	return w.now + time.Duration(w.rng.ExpFloat64()*float64(w.o.Wire)/float64(times))
 }
 
 // inOrder is when a flight's gateway hears of what happens to it now: after what happened before.
 func (w *world) inOrder(f *flight) time.Duration {
-	f.heard = max(f.heard, w.late())
+	f.heard = max(f.heard, w.late(1))
 	return f.heard
 }
 
@@ -386,6 +399,9 @@ func (w *world) hear(t timer) {
 // end takes note of a request that is over, and lets those that follow it come. Its flight is free when its gateway has heard of the end.
 func (w *world) end(f *flight, failed bool) {
 	w.open--
+	if f.first != 0 {
+		w.streams[f.endpoint][f.replica]--
+	}
 	w.record(f, failed, !failed)
 	if !failed {
 		for _, i := range w.after[f.index] {
@@ -399,11 +415,17 @@ func (w *world) end(f *flight, failed bool) {
 	}
 }
 
+// counts says whether a request came when they count.
+func (w *world) counts(f *flight) bool {
+	return f.arrived >= w.o.Warm && (w.o.Until == 0 || f.arrived < w.o.Until)
+}
+
 func (w *world) record(f *flight, failed, finished bool) {
 	f.request = nil
-	if f.arrived < w.o.Warm || w.o.Until > 0 && f.arrived >= w.o.Until {
+	if !w.counts(f) {
 		return
 	}
+	w.waited--
 	w.result.add(f, w.now, w.engines[max(f.endpoint, 0)].Produced(&f.seq), failed, finished)
 }
 
@@ -509,7 +531,7 @@ const (
 type news uint8
 
 const (
-	newsProgress news = iota // a step has ended, and all that decode have a token
+	newsProgress news = iota // the first token of a step to come, of the gateway's streams there
 	newsFirst
 	newsDone
 )
