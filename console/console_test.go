@@ -261,7 +261,7 @@ func TestRequests(t *testing.T) {
 		t.Fatalf("got %v, want two with two decisions before one", lines)
 	}
 	want := map[string]any{"id": "one", "time": first.Time, "pool": "pool", "model": hostile, "endpoint": first.View.Snapshot.Names[first.Decision.Endpoint],
-		"prompt": float64(first.View.Request.PromptTokens), "matched": 0., "exact": false, "near": float64(first.Decision.Near), "of": 3., "blind": false, "decisions": 1.,
+		"prompt": float64(first.View.Request.PromptTokens), "matched": 0., "known": "guessed", "near": float64(first.Decision.Near), "of": 3., "blind": false, "decisions": 1.,
 		"outcome": map[string]any{"ok": true, "endpoint": "10.0.0.1:8000", "ttft": 250., "tokens": 7., "prompt": 100., "cached": 50.}}
 	if diff := cmp.Diff(want, lines[1]); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -476,14 +476,14 @@ func TestEventsAndPeers(t *testing.T) {
 		t.Errorf("got events %v and %v and peers %v, want those of the second endpoint, and b", e[0].Events, e[1].Events, s.Peers)
 	}
 	rec := r.decide("a", "m")
-	rec.View.Expected, rec.View.Exact = route.Column{512, 96}, []bool{true, false}
+	rec.View.Expected, rec.View.Known = route.Column{512, 96}, []route.Known{route.Exact, route.AtLeast}
 	d, err := explain(rec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, b := range d.Bars {
-		if first := b.Name == "10.0.0.0:8000"; b.Exact != first || first && b.Matched != 512 || !first && b.Matched != 96 {
-			t.Errorf("%s: got %v tokens, exact %v; want 512 exact and 96 guessed", b.Name, b.Matched, b.Exact)
+		if first := b.Name == "10.0.0.0:8000"; first && (b.Known != "exact" || b.Matched != 512) || !first && (b.Known != "at least" || b.Matched != 96) {
+			t.Errorf("%s: got %v tokens, %s; want 512 exactly and 96 at least", b.Name, b.Matched, b.Known)
 		}
 	}
 	if words := strings.Join(d.Sentences, " "); !strings.Contains(words, "of the prompt's tokens in its cache") {

@@ -31,11 +31,11 @@ type requestLine struct {
 	// Prompt and Matched are estimated tokens: of the prompt, and of what the endpoint was thought to hold of it.
 	Prompt  figure `json:"prompt"`
 	Matched figure `json:"matched"`
-	// Exact says that the endpoint's KV events tell what it holds.
-	Exact bool `json:"exact"`
-	Near  int  `json:"near"`
-	Of    int  `json:"of"`
-	Blind bool `json:"blind"`
+	// Known says how well it is known what the endpoint holds: exact, at least, guessed.
+	Known string `json:"known"`
+	Near  int    `json:"near"`
+	Of    int    `json:"of"`
+	Blind bool   `json:"blind"`
 	// Decisions is how often it was decided: more than once when it moved.
 	Decisions int      `json:"decisions"`
 	Outcome   *outcome `json:"outcome"`
@@ -116,20 +116,20 @@ func lineOf(side *Side, rec *route.Record) requestLine {
 	l.Of = v.Snapshot.Len()
 	if i := int(d.Endpoint); i >= 0 && i < l.Of {
 		l.Endpoint = v.Snapshot.Names[i]
-		l.Matched, l.Exact = matched(v, i)
+		l.Matched, l.Known = matched(v, i)
 	}
 	return l
 }
 
-// matched is the tokens of the prompt that row i was thought to hold, and whether its KV events told so.
-func matched(v *route.View, i int) (tokens figure, exact bool) {
+// matched is the tokens of the prompt that row i was thought to hold, and how well that is known.
+func matched(v *route.View, i int) (tokens figure, known string) {
 	switch {
 	case v.Expected != nil:
-		return figure(v.Expected[i]), v.Exact[i]
+		return figure(v.Expected[i]), v.Known[i].String()
 	case v.Match == nil:
-		return 0, false
+		return 0, route.Guessed.String()
 	}
-	return figure(min(v.Match[i]*v.Request.UnitTokens, v.Request.PromptTokens)), false
+	return figure(min(v.Match[i]*v.Request.UnitTokens, v.Request.PromptTokens)), route.Guessed.String()
 }
 
 // explained is the JSON of /console/explain.
@@ -180,9 +180,9 @@ type bar struct {
 	Total   figure   `json:"total"`
 	// LeftOut says in words why the endpoint could not serve; empty when it could.
 	LeftOut string `json:"leftOut"`
-	// Matched is the tokens of the prompt that it was thought to hold, Exact that its KV events told so.
+	// Matched is the tokens of the prompt that it was thought to hold, Known how well that is known: exact, at least, guessed.
 	Matched figure `json:"matched"`
-	Exact   bool   `json:"exact"`
+	Known   string `json:"known"`
 }
 
 func (s *site) serveExplain(w http.ResponseWriter, r *http.Request) {
@@ -291,7 +291,7 @@ func rows(e *route.Explanation) []int {
 func barOf(e *route.Explanation, v *route.View, i int) bar {
 	b := bar{Name: v.Snapshot.Names[i], Kind: v.Rates[v.Snapshot.Kinds[i]].Name, Marks: []string{}, Total: figure(math.NaN()),
 		Parts: make([]figure, len(e.Terms)), Guessed: make([]bool, len(e.Terms))}
-	b.Matched, b.Exact = matched(v, i)
+	b.Matched, b.Known = matched(v, i)
 	for t := range b.Parts {
 		b.Parts[t] = figure(math.NaN())
 	}

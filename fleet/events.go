@@ -74,29 +74,34 @@ type settlement struct {
 // expect notes what the chosen endpoint is expected to find in its cache, and to hold once it has computed the rest.
 func (p *Pool) expect(l *Lease, r *Request) {
 	var n int
-	l.Cached, l.CachedExact, n = p.expected(l.ep, r)
+	var known route.Known
+	l.Cached, known, n = p.expected(l.ep, r)
+	l.CachedExact = known == route.Exact
 	p.expectBlocks(l, r.Blocks[n:])
 }
 
-// expected is how many tokens of the prompt an endpoint should find in its cache, whether its events tell that, and how many of the
+// expected is how many tokens of the prompt an endpoint should find in its cache, how well that is known, and how many of the
 // prompt's blocks it holds.
-func (p *Pool) expected(ep *endpoint, r *Request) (tokens int, exact bool, n int) {
+func (p *Pool) expected(ep *endpoint, r *Request) (tokens int, how route.Known, n int) {
 	q := &p.view.Request
 	if at, ok := slices.BinarySearch(p.endsOf(r), p.match[ep.slot]); ok {
 		n = at + 1
 	}
 	if known := p.exact.Predict(ep.slot, r.Blocks, n); known.Known {
-		return known.Tokens, known.Exact, n
+		if how = route.AtLeast; known.Exact {
+			how = route.Exact
+		}
+		return known.Tokens, how, n
 	}
-	return max(min(int(p.view.Match[ep.row]*q.UnitTokens), int(q.PromptTokens)-1), 0), false, n
+	return max(min(int(p.view.Match[ep.row]*q.UnitTokens), int(q.PromptTokens)-1), 0), route.Guessed, n
 }
 
 // forecast writes into a copy of the view what every endpoint should find in its cache.
 func (p *Pool) forecast(v *route.View, r *Request) {
-	v.Expected, v.Exact = make(route.Column, len(p.rows)), make([]bool, len(p.rows))
+	v.Expected, v.Known = make(route.Column, len(p.rows)), make([]route.Known, len(p.rows))
 	for i, ep := range p.rows {
-		tokens, exact, _ := p.expected(ep, r)
-		v.Expected[i], v.Exact[i] = float32(tokens), exact
+		tokens, known, _ := p.expected(ep, r)
+		v.Expected[i], v.Known[i] = float32(tokens), known
 	}
 }
 

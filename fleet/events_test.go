@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-gateway/sluice/prefix"
+	"github.com/sluice-gateway/sluice/route"
 )
 
 // engineBlock is the tokens in a block of the engines of these tests, unitTokens those in a prefix block.
@@ -374,10 +375,15 @@ func TestRecordedViewsSayWhatIsExact(t *testing.T) {
 	p.ObserveBlocks("e0:8000", storedAt(q, 10))
 	r.Record = true
 	l, c := p.Pick(sec(1), r)
-	if v := c.View; v.Expected[0] != 10*unitTokens || !v.Exact[0] || v.Expected[1] != 0 || v.Exact[1] {
-		t.Errorf("got %v tokens, exact %v; want those of e0's events, and nothing known of e1", v.Expected, v.Exact)
+	if v := c.View; v.Expected[0] != 10*unitTokens || v.Known[0] != route.Exact || v.Expected[1] != 0 || v.Known[1] != route.Guessed {
+		t.Errorf("got %v tokens, %v; want those of e0's events, and nothing known of e1", v.Expected, v.Known)
 	}
-	if i := c.Endpoint; float32(l.Cached) != c.View.Expected[i] || l.CachedExact != c.View.Exact[i] {
-		t.Errorf("the lease has %d, exact %v, and the view %v, %v", l.Cached, l.CachedExact, c.View.Expected[i], c.View.Exact[i])
+	beyond := *r
+	beyond.Blocks = append(append([]uint64(nil), r.Blocks[:10]...), prompt(2, 10*unitBytes).Blocks...)
+	if _, c := p.Pick(sec(1), &beyond); c.View.Known[0] != route.AtLeast || c.View.Expected[0] != 10*unitTokens {
+		t.Errorf("got %v tokens, %v, of a prompt that goes on otherwise; want those of e0's events at least", c.View.Expected, c.View.Known)
+	}
+	if i := c.Endpoint; float32(l.Cached) != c.View.Expected[i] || l.CachedExact != (c.View.Known[i] == route.Exact) {
+		t.Errorf("the lease has %d, exact %v, and the view %v, %v", l.Cached, l.CachedExact, c.View.Expected[i], c.View.Known[i])
 	}
 }

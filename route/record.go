@@ -172,7 +172,7 @@ func (v *View) Check() error {
 		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil}, {"cached", len(v.Cached), v.Cached != nil},
 		{"lastByte", len(v.LastByte), v.LastByte != nil}, {"errors", len(v.Errors), v.Errors != nil},
 		{"slotIdle", len(v.SlotIdle), v.SlotIdle != nil}, {"slotAhead", len(v.SlotAhead), v.SlotAhead != nil}, {"loadEnd", len(v.LoadEnd), v.LoadEnd != nil},
-		{"expected", len(v.Expected), v.Expected != nil}, {"exact", len(v.Exact), v.Expected != nil || v.Exact != nil},
+		{"expected", len(v.Expected), v.Expected != nil}, {"known", len(v.Known), v.Expected != nil || v.Known != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
 	}
 	for _, c := range required {
@@ -205,6 +205,6 @@ func (v *View) Clone() View {
 	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte, &c.LoadEnd} {
 		*col = slices.Clone(*col)
 	}
-	c.Adapters, c.Tried, c.Rates, c.Exact = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates), slices.Clone(c.Exact)
+	c.Adapters, c.Tried, c.Rates, c.Known = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates), slices.Clone(c.Known)
 	return c
 }

@@ -201,11 +201,10 @@ type View struct {
 	Cached Column `json:"cached,omitempty"`
 	// Match is how much of the request's beginning the endpoint holds, in units.
 	Match Column `json:"match"`
-	// Expected is how many tokens of the prompt each endpoint should find in its cache; Exact marks those of which its own KV
-	// events and the prompt's tokens tell it, the others are guessed by what was sent there. Both are for explanations: no
-	// rule reads them, and they are nil but in a View that was copied for a record.
-	Expected Column `json:"expected,omitempty"`
-	Exact    []bool `json:"exact,omitempty"`
+	// Expected is how many tokens of the prompt each endpoint should find in its cache, Known how well that is known. Both are
+	// for explanations: no rule reads them, and they are nil but in a View that was copied for a record.
+	Expected Column  `json:"expected,omitempty"`
+	Known    []Known `json:"known,omitempty"`
 	// Adapters says how each endpoint stands to the request's adapter.
 	Adapters []Adapter `json:"adapters"`
 	// SlotIdle is how many seconds ago the adapter was last used that would have to leave its slot, and SlotAhead how many

@@ -72,12 +72,28 @@ func (e *Explanation) best() float32 {
 	return best
 }
 
-// expected prints how much of the prompt row i should find in its cache, and how that is known.
-func (v *View) expected(i int) string {
-	if v.Exact[i] {
-		return fmt.Sprintf("%.0f exact", v.Expected[i])
+// Known says how well it is known what an endpoint holds of a prompt.
+type Known int8
+
+// The ways to know it, from the worst on.
+const (
+	// Guessed: by what was sent there.
+	Guessed Known = iota
+	// AtLeast: its KV events tell that it holds so much, and the tokens that follow in the prompt are not known.
+	AtLeast
+	// Exact: its KV events tell that it holds so much, and of the tokens that follow that it doesn't hold them.
+	Exact
+)
+
+// String names it as explanations print it.
+func (k Known) String() string {
+	switch k {
+	case Exact:
+		return "exact"
+	case AtLeast:
+		return "at least"
 	}
-	return fmt.Sprintf("%.0f guessed", v.Expected[i])
+	return "guessed"
 }
 
 // forecast says what the chosen endpoint should find in its cache, and how that is known.
@@ -85,8 +101,10 @@ func (t *explainer) forecast() {
 	v, i := t.v, t.Decision.Endpoint
 	switch {
 	case v.Expected == nil:
-	case v.Exact[i]:
+	case v.Known[i] == Exact:
 		t.line("Its KV events say that it should find %.0f of the prompt's tokens in its cache.", v.Expected[i])
+	case v.Known[i] == AtLeast:
+		t.line("Its KV events say that it should find %.0f of the prompt's tokens in its cache, or more: those that follow were not known yet.", v.Expected[i])
 	case v.Expected[i] > 0:
 		t.line("By what was sent there it should find about %.0f of the prompt's tokens in its cache: a guess.", v.Expected[i])
 	}

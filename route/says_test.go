@@ -8,7 +8,7 @@ import (
 // What the page shows is what the command prints: the sentences are the text's last paragraph, the marks its last column.
 func TestSentencesAndMarksAreThoseOfTheText(t *testing.T) {
 	v := evenView(3)
-	v.Expected, v.Exact = Column{512, 96, 0}, []bool{true, false, false}
+	v.Expected, v.Known = Column{512, 96, 0}, []Known{Exact, AtLeast, Guessed}
 	v.Snapshot.States[2], v.Snapshot.Why[2] = NotReady, "connection\x1b refused"
 	e := Latency().Explain(v)
 	var b strings.Builder
@@ -22,7 +22,7 @@ func TestSentencesAndMarksAreThoseOfTheText(t *testing.T) {
 	if got := e.LeftOut(v, 2); got != "not ready: connection? refused" || e.LeftOut(v, 0) != "" {
 		t.Errorf("got %q left out, want the filter's words, the reason, and nothing that moves a cursor", got)
 	}
-	for i, want := range []string{"512 exact", "96 guessed", "0 guessed"} {
+	for i, want := range []string{"512 exact", "96 at least", "0 guessed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("endpoint %d: the text lacks %q", i, want)
 		}

@@ -126,7 +126,7 @@ func (t *explainer) readings() {
 			row = append(row, t.reading(x, 1, ""))
 		}
 		if v.Expected != nil {
-			row = append(row, v.expected(i))
+			row = append(row, fmt.Sprintf("%.0f %s", v.Expected[i], v.Known[i]))
 		}
 		if v.Adapters != nil {
 			row = append(row, v.Adapters[i].String())

@@ -102,8 +102,8 @@ type summary struct {
 	// p50, p95 and p99 are times to first token in seconds over all requests sent. One that still waits counts with the time it has waited, so it is a lower bound;
 	// one that failed is worse than any.
 	p50, p95, p99 float64
-	// lately are the same of the last ten seconds: of first tokens in them, and of what still waits.
-	lately [3]float64
+	// lately50 and lately95 are the same of the last ten seconds: of first tokens in them, and of what still waits.
+	lately50, lately95 float64
 	// tokensPerSecond is of the last seconds, or since the start for the final summary.
 	tokensPerSecond float64
 	// hits is the share of prompt tokens that came from a cache, NaN before the first answer.
@@ -131,7 +131,7 @@ func (b *board) summary(start, now time.Time, final bool) summary {
 	}
 	slices.Sort(all)
 	slices.Sort(late)
-	s := summary{p50: at(all, .5), p95: at(all, .95), p99: at(all, .99), lately: [3]float64{at(late, .5), at(late, .95), at(late, .99)},
+	s := summary{p50: at(all, .5), p95: at(all, .95), p99: at(all, .99), lately50: at(late, .5), lately95: at(late, .95),
 		hits: float64(b.cached) / float64(b.prompt), expected: float64(b.expected) / float64(b.told), done: b.done, running: b.running, waiting: len(b.waiting), failed: b.failed, broken: b.broken}
 	tokens, span := 0, min(recently, now.Sub(start).Seconds())
 	maps.DeleteFunc(b.came, func(second int64, n int) bool {
@@ -161,16 +161,14 @@ func at(sorted []float64, q float64) float64 {
 // table is the summaries side by side, a line each under a heading, with as many columns as fit the width; 0 means all. The final one is
 // without those of the last ten seconds.
 func table(names []string, sides []summary, width int, final bool) []string {
-	rows := [][]string{{"", "TTFT P50", "P95", "P99", "last 10 s P50", "P95", "P99", "failed", "cut", "tokens/s", "cache hits", "expected", "done", "running",
-		"no token yet"}}
+	rows := [][]string{{"", "TTFT P50", "P95", "P99", "10 s P50", "P95", "failed", "hits", "expected", "tokens/s", "cut", "done", "running", "no token yet"}}
 	for i, s := range sides {
-		rows = append(rows, []string{names[i], seconds(s.p50), seconds(s.p95), seconds(s.p99), seconds(s.lately[0]), seconds(s.lately[1]), seconds(s.lately[2]),
-			fmt.Sprint(s.failed), fmt.Sprint(s.broken), fmt.Sprintf("%.0f", s.tokensPerSecond), percent(s.hits), percent(s.expected),
-			fmt.Sprint(s.done), fmt.Sprint(s.running), fmt.Sprint(s.waiting)})
+		rows = append(rows, []string{names[i], seconds(s.p50), seconds(s.p95), seconds(s.p99), seconds(s.lately50), seconds(s.lately95),
+			fmt.Sprint(s.failed), percent(s.hits), percent(s.expected), fmt.Sprintf("%.0f", s.tokensPerSecond), fmt.Sprint(s.broken), fmt.Sprint(s.done), fmt.Sprint(s.running), fmt.Sprint(s.waiting)})
 	}
 	if final {
 		for i, r := range rows {
-			rows[i] = slices.Delete(r, 4, 7)
+			rows[i] = slices.Delete(r, 4, 6)
 		}
 	}
 	lines := aligned(rows)

@@ -47,8 +47,8 @@ func demoCommand() *cobra.Command {
 		Short: "Watch the gateway beside round robin, on a fleet of simulated GPUs",
 		Long: `Demo starts two fleets of eight simulated GPUs that serve an 8B model, one behind the gateway and its twin behind round robin, sends both the same
 traffic, and shows how soon and how fast each answers. It needs no GPU, no network and no file. The gateway is a real one: send it
-requests, ask it why. It follows the servers' KV events, and so knows what their caches hold; "expected" is what it thought that they
-would find there of the prompts, "cache hits" what they found.
+requests, ask it why. It follows the servers' KV events, and so knows what their caches hold; "expected" is the share of prompt tokens
+that it thought they would find there, "hits" what they found; "10 s" are percentiles of the last ten seconds.
 
 Scenarios:
 ` + strings.Join(says, "\n"),

@@ -182,9 +182,9 @@ func TestServeRecordExplainReplay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const nothing = `"expected":[0,0],"exact":[false,false]`
-	for said, want := range map[string]string{`"expected":[64,64],"exact":[false,false]`: "it should find about 64 of the prompt's tokens in its cache: a guess.\n",
-		`"expected":[0,0],"exact":[true,true]`: "Its KV events say that it should find 0 of the prompt's tokens in its cache.\n"} {
+	const nothing = `"expected":[0,0],"known":[0,0]`
+	for said, want := range map[string]string{`"expected":[64,64],"known":[0,0]`: "it should find about 64 of the prompt's tokens in its cache: a guess.\n",
+		`"expected":[0,0],"known":[2,2]`: "Its KV events say that it should find 0 of the prompt's tokens in its cache.\n"} {
 		file := filepath.Join(t.TempDir(), "one.jsonl")
 		if err := os.WriteFile(file, []byte(strings.Replace(string(line), nothing, said, 1)), 0o600); err != nil {
 			t.Fatal(err)

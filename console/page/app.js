@@ -294,7 +294,7 @@
     took.classList.toggle("bad", !!l.outcome && !l.outcome.ok);
     say(took, !l.outcome ? "running" : !l.outcome.ok ? "did not finish" : known(l.outcome.ttft) ? ms(l.outcome.ttft) : "done");
     const what = [plural(Math.round(l.prompt ?? 0), "token", "tokens")];
-    if (l.matched > 0 && l.prompt > 0) what.push(share(l.matched / l.prompt) + (l.exact ? " held there" : " held there?"));
+    if (l.matched > 0 && l.prompt > 0) what.push((l.known === "at least" ? "≥ " : "") + share(l.matched / l.prompt) + (l.known === "guessed" ? " held there?" : " held there"));
     if (l.near > 1) what.push(`near tie of ${l.near}`);
     if (l.blind) what.push("blind");
     if (l.decisions > 1) what.push(`moved ${l.decisions - 1}×`);
@@ -413,7 +413,7 @@
   }
 
   // heldText says how much of the prompt an endpoint should find in its cache, and how that is known.
-  const heldText = (b) => `${count(Math.round(b.matched ?? 0))} cached, ${b.exact ? "exact" : "guessed"}`;
+  const heldText = (b) => (b.known === "at least" ? "≥ " : "") + `${count(Math.round(b.matched ?? 0))} cached` + (b.known === "at least" ? "" : ", " + b.known);
 
   // bars draws each endpoint's terms.
   function bars(d) {
