@@ -106,12 +106,11 @@ func TestPeersRequestsCount(t *testing.T) {
 
 // troubled is a random life of three pools whose links lose, repeat and break.
 type troubled struct {
-	r      *rand.Rand
-	pools  []*Pool
-	links  []*link
-	now    time.Duration
-	open   []*Lease
-	thrown bool
+	r     *rand.Rand
+	pools []*Pool
+	links []*link
+	now   time.Duration
+	open  []*Lease
 }
 
 func (h *troubled) step() {
