@@ -26,10 +26,12 @@ const (
 	maxPrompt = 2 << 20
 )
 
-// wantTokens lets the tokens of the prompt be found out, where the pool wants them, beside the request's way.
+// wantTokens lets the tokens of the prompt be found out, where the pool wants them, beside the request's way. Prompts that wait for that hold
+// their bodies; half of the memory for bodies is left to requests.
 func (c *call) wantTokens(lease *fleet.Lease) {
 	op := c.path.Operation
 	if c.set.Prompt == nil || c.media || len(c.want.Blocks) == 0 || c.want.PromptBytes < minPrompt || c.body.Len() > maxPrompt ||
+		2*c.set.budget.Used() > c.set.BodyBudget ||
 		op != "chat_completions" && op != "completions" || c.r.Header.Get("Content-Encoding") != "" || !c.pool.WantsTokens(c.want.Blocks) {
 		return
 	}

@@ -11,6 +11,33 @@ import (
 	"github.com/sluice-gateway/sluice/prefix"
 )
 
+// follow has the first engine's KV events be known.
+func (r *rig) follow() {
+	r.pool.Observe(0, 0, r.engines[0], fleet.UnknownReading(), nil)
+	r.pool.FollowEvents(r.engines[0], prefix.FollowedFromEmpty)
+	r.pool.ObserveBlocks(r.engines[0], []prefix.Event{{Kind: prefix.Stored, First: true, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}})
+}
+
+// Prompts that wait for their tokens take no memory that requests need.
+func TestWaitingPromptsLeaveRoom(t *testing.T) {
+	const budget = 256 << 10
+	waiting := 0
+	r := newRig(t, Options{BodyBudget: budget, Prompt: func(p Prompt) {
+		waiting++
+		t.Cleanup(func() { p.Body.Close() })
+	}}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
+	r.follow()
+	for i := range 40 {
+		a := r.post(fmt.Sprintf(`{"model":"m","prompt":"%d %s"}`, i, strings.Repeat("words and ", 1500)))
+		if a.status != http.StatusOK {
+			t.Fatalf("request %d: got %d %s, want no more memory taken than leaves room for it", i, a.status, a.body)
+		}
+	}
+	if used := r.g.settings.Load().budget.Used(); waiting == 0 || used < budget/4 || used > 3*budget/4 {
+		t.Errorf("got %d prompts waiting with %d bytes, want about half of %d", waiting, used, budget)
+	}
+}
+
 // A prompt's tokens are wanted where an endpoint's KV events are followed, once, and only where the text says it all.
 // Whoever gets the prompt holds its body, and holds up nothing else.
 func TestPromptsWhoseTokensAreWanted(t *testing.T) {
@@ -24,9 +51,7 @@ func TestPromptsWhoseTokensAreWanted(t *testing.T) {
 	if r.post(plain); len(got) != 0 {
 		t.Errorf("got %+v without events, want nothing", got)
 	}
-	r.pool.Observe(0, 0, r.engines[0], fleet.UnknownReading(), nil)
-	r.pool.FollowEvents(r.engines[0], prefix.FollowedFromEmpty)
-	r.pool.ObserveBlocks(r.engines[0], []prefix.Event{{Kind: prefix.Stored, First: true, Hashes: []uint64{1}, Tokens: make([]uint32, 16), BlockSize: 16}})
+	r.follow()
 	for name, body := range map[string]string{
 		"a short prompt": `{"model":"m","prompt":"a"}`,
 		"a long one":     `{"model":"m","prompt":"` + strings.Repeat(text, 2000) + `"}`,
