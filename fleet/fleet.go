@@ -154,6 +154,7 @@ func (f *Fleet) Apply(configs []PoolConfig, fallback string) {
 		}
 	}
 	for _, gone := range old {
+		gone.hush()
 		gone.place(nil)
 	}
 	f.publish()

@@ -88,6 +88,18 @@ func (p *Pool) Tell(tell func(n *Note)) {
 	p.tell = tell
 }
 
+// hush ends what peers count of a pool that has left, and all telling: another one of its name numbers its requests anew, and would be
+// taken for it.
+func (p *Pool) hush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.tell != nil {
+		p.note = Note{Kind: NoteRecount}
+		p.tell(&p.note)
+		p.tell = nil
+	}
+}
+
 // tellSent tells of a request just counted.
 func (p *Pool) tellSent(l *Lease, r *Request, c *Choice) {
 	if p.tell == nil {

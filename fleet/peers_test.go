@@ -440,3 +440,42 @@ func TestPeersSessionsStay(t *testing.T) {
 		t.Errorf("got %q, want where the latest request went", got)
 	}
 }
+
+// A pool that leaves and comes back numbers its requests anew, and peers that have kept it count them right.
+func TestPoolThatComesBackIsHeard(t *testing.T) {
+	var a, b Fleet
+	var notes []Note
+	a.Share(func(_ string, n *Note) { keep(&notes)(n) })
+	configs := []PoolConfig{{Name: "m", Model: "m", Endpoints: named(2)}}
+	a.Apply(configs, "")
+	b.Apply(configs, "")
+	there := b.Pools()[0]
+	expect := func(want int) {
+		t.Helper()
+		b.Hear("a", "m", notes)
+		notes = nil
+		got := 0
+		for _, ep := range there.rows {
+			got += ep.heard
+		}
+		if got != want {
+			t.Errorf("got %d requests of the peer, want %d", got, want)
+		}
+		audit(t, there)
+	}
+	var open []*Lease
+	for range 5 {
+		open = append(open, pick(t, a.Pools()[0], 1, short()))
+	}
+	expect(5)
+	a.Apply(nil, "")
+	expect(0)
+	a.Apply(configs, "")
+	again := pick(t, a.Pools()[0], 2, short())
+	for _, l := range open {
+		l.Done(sec(3), Outcome{})
+	}
+	expect(1)
+	again.Done(sec(4), Outcome{})
+	expect(0)
+}
