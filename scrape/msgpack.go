@@ -75,30 +75,20 @@ func (u *unpacker) isText() bool {
 }
 
 // array reads the head of an array, and how many values follow: never more than there are bytes.
-func (u *unpacker) array() int {
-	n := uint64(0)
-	switch b := u.head(); {
-	case b&0xf0 == 0x90:
-		n = uint64(b & 0x0f)
-	case b == 0xdc:
-		n = u.size(2)
-	case b == 0xdd:
-		n = u.size(4)
-	default:
-		u.bad = true
-	}
-	return u.count(n)
-}
+func (u *unpacker) array() int { return u.many(0x90, 0xdc) }
 
 // fields reads the head of a map, and how many pairs follow.
-func (u *unpacker) fields() int {
+func (u *unpacker) fields() int { return u.many(0x80, 0xde) }
+
+// many reads the head of a kind of which a few are counted in the byte short, and more in two bytes after long, or in four after the next one.
+func (u *unpacker) many(short, long byte) int {
 	n := uint64(0)
 	switch b := u.head(); {
-	case b&0xf0 == 0x80:
+	case b&0xf0 == short:
 		n = uint64(b & 0x0f)
-	case b == 0xde:
+	case b == long:
 		n = u.size(2)
-	case b == 0xdf:
+	case b == long+1:
 		n = u.size(4)
 	default:
 		u.bad = true
