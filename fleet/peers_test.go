@@ -479,3 +479,10 @@ func TestPoolThatComesBackIsHeard(t *testing.T) {
 	again.Done(sec(4), Outcome{})
 	expect(0)
 }
+
+// An end that overtakes what it ends leaves nothing counted.
+func TestEndBeforeItsBeginning(t *testing.T) {
+	p := newPool(t, 1)
+	p.Hear("a", []Note{{Kind: NoteEnded, At: sec(2), ID: 7}, {Kind: NoteSent, At: sec(1), ID: 7, Endpoint: "e0:8000", Uncached: 100}})
+	empty(t, p)
+}

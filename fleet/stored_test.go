@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -62,6 +63,10 @@ func TestStoredElsewhereIsIgnored(t *testing.T) {
 		t.Errorf("got %d responses of a pool that is not here, want none", n)
 	}
 	f.Hear("peer", "m", note)
+	f.Hear("peer", "m", []Note{{Kind: NoteStored, Endpoint: "e0:8000", Response: strings.Repeat("x", maxResponse+1)}})
+	if n := len(f.stored.holders); n != 1 {
+		t.Errorf("got %d responses, want the one whose name is not too long", n)
+	}
 	if p, endpoint := f.Holder("resp_1"); p == nil || endpoint != "e0:8000" {
 		t.Errorf("got %v at %q, want the pool and e0", p, endpoint)
 	}

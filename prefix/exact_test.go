@@ -189,3 +189,48 @@ func TestLedgersFromManyGoroutines(t *testing.T) {
 		t.Errorf("all closed: %d keys are held, %d are followed", len(x.entries), x.following)
 	}
 }
+
+// An engine whose removals are lost never holds more than its cache does, on the GPU and in the host's memory, and what it stored last is held.
+func TestLedgerIsBounded(t *testing.T) {
+	const size, room = 16, 1000
+	for _, medium := range []Medium{GPU, Host} {
+		x := new(Exact)
+		l := x.Open(0)
+		l.Follow(FollowedFromEmpty)
+		l.Resize(room * size)
+		l.Apply([]Event{eventOf(conversation(99, 1<<10), size)}) // the host's blocks say nothing of their size
+		for id := range uint32(30) {
+			e := eventOf(conversation(id, room*size/2), size)
+			e.Medium = medium
+			l.Apply([]Event{e})
+			for i, hash := range e.Hashes {
+				if s := l.stored[hash]; !s.held() {
+					t.Fatalf("medium %d: block %d of prompt %d is forgotten just after it was stored", medium, i, id)
+				}
+			}
+		}
+		if limit := l.limit(); l.onGPU > limit || len(l.stored) > hostShare*limit || limit > 2*room {
+			t.Errorf("medium %d: got %d copies on the GPU and %d blocks, want at most %d and %d", medium, l.onGPU, len(l.stored), limit, hostShare*limit)
+		}
+		l.Resize(room / 2 * size) // a smaller cache than was said
+		if limit := l.limit(); l.onGPU > limit || len(l.stored) > hostShare*limit {
+			t.Errorf("medium %d: got %d copies and %d blocks after the resize, want at most %d and %d", medium, l.onGPU, len(l.stored), limit, hostShare*limit)
+		}
+	}
+}
+
+// A pool follows engines of a few sizes of blocks; those of other sizes are guessed.
+func TestBlockSizesAreFew(t *testing.T) {
+	x := new(Exact)
+	for i := range maxClasses + 2 {
+		l := x.Open(i)
+		l.Follow(FollowedFromEmpty)
+		l.Apply([]Event{eventOf(conversation(1, 4000), minBlock+i)})
+		if tokens, ok := l.Tokens(); ok != (i < maxClasses) || ok != (tokens > 0) {
+			t.Errorf("size %d: got %d tokens held, known %v", minBlock+i, tokens, ok)
+		}
+	}
+	if len(x.classes) != maxClasses {
+		t.Errorf("got %d sizes, want %d", len(x.classes), maxClasses)
+	}
+}
