@@ -300,6 +300,24 @@ func TestFollowOtherMessages(t *testing.T) {
 	f.hear(t, "lost its KV events at there ended: "+errEvents.Error())
 }
 
+// A message that can't be read may have said anything: of what is held, only what comes after it is known.
+func TestFollowUnreadable(t *testing.T) {
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	p.say(1, true)
+	f := followIt(t, p.address, p.replay, nil)
+	f.hear(t, "from empty", "[1]")
+	p.subscribed()
+	p.mu.Lock()
+	n := p.next
+	p.next++
+	p.mu.Unlock()
+	if err := p.events.SendMulti(zmq4.NewMsgFrom([]byte(p.topic), binary.BigEndian.AppendUint64(nil, n), []byte("\x93\x01"))); err != nil {
+		t.Fatal(err)
+	}
+	p.say(2, false)
+	f.hear(t, "from now a message can't be read", "[2]")
+}
+
 // greeting is what a publisher says first.
 var greeting = "\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x01NULL" + strings.Repeat("\x00", 48) + "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
 
