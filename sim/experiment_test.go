@@ -74,7 +74,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	var progress []int
-	e.Workers, e.Progress = 4, func(done, of int) { progress = append(progress, done*100+of) }
+	e.Workers, e.Progress = 4, func(done, of int, _ time.Duration) { progress = append(progress, done*100+of) }
 	second, err := json.Marshal(table(t, e))
 	if err != nil || string(first) != string(second) {
 		t.Errorf("one worker made %s, four %s, %v", first, second, err)
@@ -89,7 +89,7 @@ func TestTable(t *testing.T) {
 
 func TestExperimentEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
-	e := Experiment{Rows: []Row{tiny()}, Seeds: 100, Workers: 2, Progress: func(done, _ int) {
+	e := Experiment{Rows: []Row{tiny()}, Seeds: 100, Workers: 2, Progress: func(done, _ int, _ time.Duration) {
 		if done == 2 {
 			cancel()
 		}
@@ -100,6 +100,33 @@ func TestExperimentEndsWithItsContext(t *testing.T) {
 	e.For = warmUp
 	if _, err := e.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "don't count") {
 		t.Errorf("no longer than the warm-up: got %v", err)
+	}
+}
+
+// A policy that has no chance stops after four seeds, says so, and is compared in these; the figures of the others are
+// the same as without it.
+func TestHopelessPoliciesStop(t *testing.T) {
+	row := Row{ID: "uneven", Name: "an H100 and an A10G", Engines: append(engines("l8-h100", 1), engines("l8-a10g", 1)...), Length: 30 * time.Second, Requests: mixed(8)}
+	e := Experiment{Rows: []Row{row}, Policies: []Policy{RoundRobin(), Latency()}, Seeds: 6, Labels: true}
+	last := 0
+	e.Progress = func(done, of int, _ time.Duration) {
+		if last = done; of > 12 || done > of {
+			t.Errorf("%d of %d runs done", done, of)
+		}
+	}
+	got := table(t, e)
+	if l := &got.Rows[0]; last != 10 || !slices.Equal(l.Hopeless, []string{"round robin"}) || !strings.Contains(got.String(), "4 seeds only: hopeless") {
+		t.Errorf("%d runs, hopeless %v:\n%s", last, l.Hopeless, got)
+	}
+	if m := got.Rows[0].Cells[0].Figures[MeanTTFT]; m.Mean < 10*got.Rows[0].Cells[1].Figures[MeanTTFT].Mean {
+		t.Errorf("round robin's mean is %v", m)
+	}
+	e.Policies = []Policy{Latency()}
+	if alone := table(t, e).Rows[0].Cells[0]; alone.Figures[MeanTTFT] != got.Rows[0].Cells[1].Figures[MeanTTFT] {
+		t.Errorf("got %v alone, %v beside", alone.Figures[MeanTTFT], got.Rows[0].Cells[1].Figures[MeanTTFT])
+	}
+	if s := got.Standing(); !strings.Contains(s, "| uneven |") || !strings.Contains(s, "| – | round robin: ") {
+		t.Errorf("got %s", s)
 	}
 }
 

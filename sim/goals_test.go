@@ -47,6 +47,40 @@ func TestGoals(t *testing.T) {
 	f("B1", lmetric(), func(int) float64 { return math.NaN() }, just(1), "B1 undecided")
 }
 
+// Another policy is better with a lower mean, or with a lower quantile that no higher mean pays for; that is noted, and
+// so is what no goal is about.
+func TestTradesAreNoLosses(t *testing.T) {
+	line := func(mean, p50, e2e, good, unsure float64) *Table {
+		p := Pair{Policy: "latency", To: "x", Good: Interval{good, good - .001, good + .001}}
+		for m := range p.Ratios {
+			p.Ratios[m] = Interval{1, .999, 1.001}
+		}
+		p.Ratios[MeanTTFT], p.Ratios[P50] = Interval{mean, mean - unsure, mean + unsure}, Interval{p50, p50 - .001, p50 + .001}
+		p.Ratios[E2E] = Interval{e2e, e2e - .001, e2e + .001}
+		return &Table{Replicas: 1, Rows: []Line{{ID: "B1", Pairs: []Pair{p}}}}
+	}
+	f := func(table *Table, want Outcome, notes string) {
+		t.Helper()
+		if goals := table.Goals(); len(goals) != 1 || goals[0].Outcome != want {
+			t.Errorf("got %+v, want %v", goals, want)
+		}
+		var got []string
+		for _, n := range table.Notes() {
+			got = append(got, n.Row+" "+n.Text)
+		}
+		if all := strings.Join(got, "; "); all != notes {
+			t.Errorf("got notes %q, want %q", all, notes)
+		}
+	}
+	f(line(1.05, 1.05, 1, 0, .001), Met, "") // theirs is lower by 4.8 %
+	f(line(1.06, 1, 1, 0, .001), Missed, "")
+	f(line(1, 1.06, 1, 0, .001), Missed, "")
+	f(line(.98, 1.06, 1, 0, .001), Missed, "") // a mean higher by 2 % is noise
+	f(line(.5, 1.06, 1, 0, .001), Met, "B1 x: better at P50 (ours +6.0% (+5.9…+6.1)), worse in the mean (ours -50.0% (-50.1…-49.9))")
+	f(line(.9, 1.06, 1, 0, .2), Open, "B1 x: better at P50 (ours +6.0% (+5.9…+6.1)), worse in the mean (ours -10.0% (-30.0…+10.0))")
+	f(line(1, 1, 1.06, -.06, .001), Met, "B1 x: better in E2E (ours +6.0% (+5.9…+6.1)), good requests (ours -6.0 points)")
+}
+
 // Two columns of which one is won are not enough; fewer good requests miss a goal.
 func TestColumnsGoal(t *testing.T) {
 	line := func(id string, mean, good float64) Line {
@@ -70,7 +104,7 @@ func TestColumnsGoal(t *testing.T) {
 	unsure.Pairs[0].Ratios[MeanTTFT].High = 1.2
 	f(Open, line("C1", .9, 0), unsure)
 	table := Table{Replicas: 1, Rows: []Line{line("C1", .9, -.04)}}
-	if got := fmt.Sprint(table.Goals()[0].Outcome, table.Goals()[1].Outcome); got != "missed met" { // 4 points are more than 3, not than 5
+	if got := fmt.Sprint(table.Goals()[0].Outcome, table.Goals()[1].Outcome); got != "missed met" { // 4 points are more than 3
 		t.Errorf("got %s", got)
 	}
 }

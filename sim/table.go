@@ -26,6 +26,8 @@ type Line struct {
 	Pairs []Pair `json:"pairs,omitempty"`
 	// Verdict says in words how the default profile stands; empty where there is nothing to compare.
 	Verdict string `json:"verdict,omitempty"`
+	// Hopeless are policies that have no more than the first four seeds, see Experiment.
+	Hopeless []string `json:"hopeless,omitempty"`
 
 	uniform bool
 }
@@ -63,17 +65,25 @@ const noise = .03
 // line is a row of the table from its runs: policy after policy, seed after seed.
 func (e *Experiment) line(row Row, runs []figures) Line {
 	l := Line{ID: row.ID, Name: row.Name, uniform: row.Uniform}
-	of := func(policy int) []figures { return runs[policy*e.Seeds:][:e.Seeds] }
+	of := func(policy int) []figures {
+		if e.hopeless(runs, policy) {
+			return runs[policy*e.Seeds:][:hopelessSeeds]
+		}
+		return runs[policy*e.Seeds:][:e.Seeds]
+	}
 	for i, p := range e.Policies {
 		l.Cells = append(l.Cells, cell(p.Name, of(i)))
+		if e.hopeless(runs, i) {
+			l.Hopeless = append(l.Hopeless, p.Name)
+		}
 	}
-	ours := slices.IndexFunc(e.Policies, func(p Policy) bool { return p.Name == Latency().Name })
+	ours := e.ours()
 	if ours < 0 {
 		return l
 	}
 	for i, p := range e.Policies {
-		if i != ours {
-			l.Pairs = append(l.Pairs, pair(l.Cells[ours].Policy, p.Name, of(ours), of(i)))
+		if theirs := of(i); i != ours {
+			l.Pairs = append(l.Pairs, pair(l.Cells[ours].Policy, p.Name, of(ours)[:len(theirs)], theirs))
 		}
 	}
 	l.Verdict = verdict(l.Pairs)
@@ -260,6 +270,10 @@ func (t *Table) Text(views []View) string {
 			} else {
 				l.writeFigures(&b, v)
 			}
+		}
+		if len(l.Hopeless) > 0 {
+			writeWrapped(&b, "  ", "    ", fmt.Sprintf("%d seeds only: hopeless (mean above %d times the default profile's in each): %s", hopelessSeeds, hopelessFactor,
+				strings.Join(l.Hopeless, ", ")))
 		}
 		if l.Verdict != "" {
 			writeWrapped(&b, "  → ", "    ", l.Verdict)

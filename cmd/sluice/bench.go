@@ -107,7 +107,7 @@ func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
 	}
 	p := &benchProgress{out: notes, terminal: columns(notes) > 0}
 	e.Progress = p.set
-	every := 10 * time.Second
+	every := 30 * time.Second
 	if p.terminal {
 		every = time.Second
 	}
@@ -120,13 +120,14 @@ func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
 	if err := o.write(out, table, views); err != nil || !o.check {
 		return err
 	}
-	return o.judge(table.Goals(), out, notes)
+	return o.judge(table, out, notes)
 }
 
 // judge prints how the goals fare, and fails when one is missed.
-func (o *benchOptions) judge(goals []sim.Goal, out, notes io.Writer) error {
+func (o *benchOptions) judge(t *sim.Table, out, notes io.Writer) error {
+	goals := t.Goals()
 	if !o.json {
-		fmt.Fprint(out, goalsText(goals))
+		fmt.Fprint(out, goalsText(goals), notesText(t.Notes()))
 	}
 	missed := 0
 	for _, g := range goals {
@@ -176,7 +177,8 @@ func (o *benchOptions) write(out io.Writer, t *sim.Table, views []sim.View) erro
 	text, err := json.MarshalIndent(struct {
 		*sim.Table
 		Goals []sim.Goal `json:"goals"`
-	}{t, t.Goals()}, "", "  ")
+		Notes []sim.Note `json:"notes"`
+	}{t, t.Goals(), t.Notes()}, "", "  ")
 	if err != nil {
 		return fmt.Errorf("cannot print the table: %w", err)
 	}
@@ -253,19 +255,19 @@ func (o *benchOptions) selectRows() ([]sim.Row, error) {
 type benchProgress struct {
 	out      io.Writer
 	terminal bool
-	began    time.Time
 	done, of atomic.Int64
+	more     atomic.Int64 // how long the others will take, in nanoseconds
 }
 
-func (p *benchProgress) set(done, of int) {
+func (p *benchProgress) set(done, of int, more time.Duration) {
 	p.of.Store(int64(of))
+	p.more.Store(int64(more))
 	p.done.Store(int64(done))
 }
 
 // start reports after two seconds and then in regular intervals until stop is called.
 func (p *benchProgress) start(every time.Duration) (stop func()) {
 	end, ended := make(chan struct{}), make(chan struct{})
-	p.began = time.Now()
 	go func() {
 		defer close(ended)
 		said := false
@@ -288,8 +290,8 @@ func (p *benchProgress) start(every time.Duration) (stop func()) {
 func (p *benchProgress) say() {
 	done, of := p.done.Load(), p.of.Load()
 	text := fmt.Sprintf("%d of %d runs", done, of)
-	if spent := time.Since(p.began); done > 0 && done < of {
-		text += fmt.Sprintf(", about %v more", (spent * time.Duration(of-done) / time.Duration(done)).Round(time.Second))
+	if more := time.Duration(p.more.Load()); more > 0 {
+		text += fmt.Sprintf(", about %v more", more.Round(time.Second))
 	}
 	if p.terminal {
 		fmt.Fprintf(p.out, "\r%s\x1b[K", text)

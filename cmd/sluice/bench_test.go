@@ -153,7 +153,7 @@ func TestBenchMarkdown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"# Before\n" + markdownBegin + "\n", "| mixed | no other policy better by over 5 % | ", "round robin ", "imbalance", "\n" + markdownEnd + "\nafter\n"} {
+	for _, want := range []string{"# Before\n" + markdownBegin + "\n", "| mixed | no other policy better by over 5 % | ", "Of 1 goals ", "| row | latency | with KV events | best other |", "round robin ", "imbalance", "\n" + markdownEnd + "\nafter\n"} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("got\n%s\nwithout %q", text, want)
 		}
@@ -224,9 +224,9 @@ func TestBenchProgress(t *testing.T) {
 			var b bytes.Buffer
 			p := &benchProgress{out: &b, terminal: terminal}
 			stop := p.start(10 * time.Second)
-			p.set(1, 9)
+			p.set(1, 9, 16*time.Second)
 			time.Sleep(3 * time.Second)
-			p.set(8, 9)
+			p.set(8, 9, 1900*time.Millisecond)
 			time.Sleep(10 * time.Second)
 			stop()
 			if b.String() != want {

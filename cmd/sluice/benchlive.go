@@ -97,7 +97,10 @@ func liveBench(ctx context.Context, o *benchOptions, out, notes io.Writer) error
 		}
 	}
 	p := &benchProgress{out: notes, terminal: columns(notes) > 0}
-	l.progress = p.set
+	began := time.Now()
+	l.progress = func(done, of int) {
+		p.set(done, of, time.Since(began)*time.Duration(of-done)/time.Duration(max(done, 1)))
+	}
 	every := 10 * time.Second
 	if p.terminal {
 		every = time.Second

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/sluice-gateway/sluice/sim"
@@ -32,19 +34,49 @@ func writeMarkdown(path string, t *sim.Table, views []sim.View) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n### Goals\n\n| row | goal | outcome |\n| --- | --- | --- |\n", before)
-	for _, g := range t.Goals() {
-		outcome := g.Outcome.String()
-		if g.Details != "" {
-			outcome += ": " + g.Details
+	fmt.Fprintf(&b, "%s\n### Goals\n\n", before)
+	writeGoals(&b, t.Goals())
+	if notes := t.Notes(); len(notes) > 0 {
+		b.WriteString("\n### Where others are better and no goal is missed\n\n")
+		for _, n := range notes {
+			fmt.Fprintf(&b, "- %s, %s\n", n.Row, n.Text)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", g.Row, g.Name, strings.ReplaceAll(outcome, "|", "\\|"))
 	}
-	fmt.Fprintf(&b, "\n### Figures\n\n%s\n\n```text\n%s```\n\n%s", benchTitle(t), strings.TrimSuffix(t.Text(views), "\n"), after)
+	fmt.Fprintf(&b, "\n### In short\n\nTimes to first token in seconds: mean / P50 / P95 / P99; means of %d seeds.\n\n%s", t.Seeds, t.Standing())
+	fmt.Fprintf(&b, "\n### All figures\n\n%s\n\n<details>\n<summary>%d rows</summary>\n\n```text\n%s```\n\n</details>\n\n%s", benchTitle(t), len(t.Rows),
+		strings.TrimSuffix(t.Text(views), "\n"), after)
 	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {
 		return fmt.Errorf("cannot write markdown: %w", err)
 	}
 	return nil
+}
+
+// writeGoals counts the goals and lists them, those that are not met first.
+func writeGoals(b *strings.Builder, goals []sim.Goal) {
+	var count [sim.Missed + 1]int
+	for _, g := range goals {
+		count[g.Outcome]++
+	}
+	fmt.Fprintf(b, "Of %d goals %d are met, %d undecided, %d missed.\n\n| row | goal | outcome |\n| --- | --- | --- |\n", len(goals), count[sim.Met],
+		count[sim.Open], count[sim.Missed])
+	sorted := slices.Clone(goals)
+	slices.SortStableFunc(sorted, func(a, b sim.Goal) int { return cmp.Compare(b.Outcome, a.Outcome) })
+	for _, g := range sorted {
+		outcome := g.Outcome.String()
+		if g.Details != "" {
+			outcome += ": " + g.Details
+		}
+		fmt.Fprintf(b, "| %s | %s | %s |\n", g.Row, g.Name, strings.ReplaceAll(outcome, "|", "\\|"))
+	}
+}
+
+// notesText is where others are better and no goal is missed.
+func notesText(notes []sim.Note) string {
+	var b strings.Builder
+	for _, n := range notes {
+		fmt.Fprintf(&b, "note       %-3s  %s\n", n.Row, n.Text)
+	}
+	return b.String()
 }
 
 // goalsText is how each goal fared, a line or more each.
