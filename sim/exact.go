@@ -40,6 +40,7 @@ func (x *exactPrefixes) learn(p *production, f *flight) {
 		prompt.Ends = append(prompt.Ends, end*unitBlocks*BlockTokens)
 	}
 	whole := int(p.ends[len(p.ends)-1]) * unitBlocks
+	prompt.Tokens = make([]uint32, 0, whole*BlockTokens)
 	for _, hash := range f.hashes[:whole] {
 		prompt.Tokens = blockTokens(prompt.Tokens, hash)
 	}
@@ -110,6 +111,10 @@ func blockEvents(changes []blockChange) []prefix.Event {
 			e.First = true
 		default:
 			e.Parent = first.seq.Blocks[first.index-1]
+		}
+		e.Hashes = make([]uint64, 0, n)
+		if first.seq != nil {
+			e.Tokens = make([]uint32, 0, n*BlockTokens)
 		}
 		for _, c := range changes[:n] {
 			e.Hashes = append(e.Hashes, c.hash)

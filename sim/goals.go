@@ -274,7 +274,7 @@ func (l *Line) recoveryGoal() []Goal {
 		}
 		g := Goal{Row: l.ID, Name: fmt.Sprintf("normal again within %d s", maxRecovery), Details: fmt.Sprintf("%.1f s (%.1f…%.1f)", r.Mean, r.Low, r.High)}
 		switch {
-		case r.Mean > maxRecovery:
+		case r.Mean > maxRecovery && !math.IsNaN(r.Low):
 			g.Outcome = Missed
 		case !(r.High <= maxRecovery):
 			g.Outcome = Open

@@ -13,6 +13,9 @@ import (
 // What the bench writes into a page goes between these lines.
 const markdownBegin, markdownEnd = "<!-- sluice bench -->", "<!-- /sluice bench -->"
 
+// mostDetails is how many of a goal's details a page shows; --check prints all.
+const mostDetails = 6
+
 // splitMarkdown reads a page and gives what comes before and after the bench's part, the markers included.
 func splitMarkdown(path string) (before, after string, err error) {
 	text, err := os.ReadFile(path)
@@ -63,7 +66,9 @@ func writeGoals(b *strings.Builder, goals []sim.Goal) {
 	slices.SortStableFunc(sorted, func(a, b sim.Goal) int { return cmp.Compare(b.Outcome, a.Outcome) })
 	for _, g := range sorted {
 		outcome := g.Outcome.String()
-		if g.Details != "" {
+		if details := strings.Split(g.Details, "; "); len(details) > mostDetails {
+			outcome += fmt.Sprintf(": %s; and %d more", strings.Join(details[:mostDetails], "; "), len(details)-mostDetails)
+		} else if g.Details != "" {
 			outcome += ": " + g.Details
 		}
 		fmt.Fprintf(b, "| %s | %s | %s |\n", g.Row, g.Name, strings.ReplaceAll(outcome, "|", "\\|"))
