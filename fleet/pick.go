@@ -150,6 +150,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	p.gatherMatch(now, r)
 	p.gatherAdapters(now, r.Adapter)
 	p.gatherSteps(now)
+	p.gatherFlow(now)
 	p.gatherSession(now, cfg, r.Session)
 	for i, ep := range p.rows {
 		v.Tried[i] = len(r.Tried) > 0 && slices.Contains(r.Tried, ep.Name)
@@ -230,6 +231,7 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 func (p *Pool) count(l *Lease) {
 	ep := l.ep
 	l.work = ep.workOf(l)
+	ep.flow.arrivals += 1 / flowLasts
 	ep.leases[l] = struct{}{}
 	before := ep.last
 	for before != nil && before.sent > l.sent {

@@ -53,6 +53,7 @@ type Pool struct {
 	means    means
 	loads    loads
 	guard    guard
+	flowAt   float64 // when flows were last brought up to date
 	sessions sessions
 
 	ids   uint64 // the latest lease's
@@ -100,6 +101,7 @@ type endpoint struct {
 	stepAt, step atomic.Int64 // when the last step was seen to end, and how long one without prompts takes, in nanoseconds
 	lastCold     float64      // when a request without a match was last sent
 	health
+	flow   flow
 	speed  speed
 	roots  []string // names of the base model
 	label  string   // of the kind, empty where no label says the GPU
@@ -500,7 +502,7 @@ func (p *Pool) layout(s *route.Snapshot) {
 	n := s.Len()
 	if len(v.InFlight) != n {
 		for _, c := range []*route.Column{&v.InFlight, &v.Prefilling, &v.Backlog, &v.Work, &v.Head, &v.Held, &v.Context, &v.SentSince, &v.Match,
-			&v.Cached, &v.Errors} {
+			&v.Cached, &v.Errors, &v.Arrivals, &v.Occupied} {
 			*c = make(route.Column, n)
 		}
 		v.HeadSince, v.StepEnd = make([]float64, n), make([]float64, n)

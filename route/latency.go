@@ -9,19 +9,22 @@ const (
 	// Computing again what is held elsewhere counts againFactor times, since those who come after wait for it too; and
 	// congestion · b²/(1−b) times more where the share b of the pool is busy, at most maxCongestion times.
 	againFactor, congestion, maxCongestion = 2, 2, 60
+	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs any amount.
+	leastFree = .1
 	// headProgress caps how much of the oldest prefill may be assumed done before its first token is seen.
 	headProgress = .9
 )
 
 // Latency makes the default profile: the least expected cost in milliseconds, with no weights to tune. Its terms are
-// the request's own time to first token there (wait, prefill, launch, kvWait, adapter), a share of its decode time and of
-// what that costs the others, and what an endpoint that fails requests makes them lose (errors).
+// the request's own time to first token there (wait, prefill, launch, kvWait, adapter), what its prompt costs those
+// who come after (later), a share of its decode time and of what that costs the others (decode), and what an endpoint that fails requests makes them lose (errors).
 func Latency() *Profile {
 	return &Profile{
 		Guarded: guarded(), Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
 		Terms: []Term{
 			{Name: "wait", Weight: 1, Score: waitMS},
 			{Name: "prefill", Weight: 1, Score: prefillMS},
+			{Name: "later", Weight: 1, Score: laterMS},
 			{Name: "launch", Weight: 1, Score: launchMS},
 			{Name: "kvWait", Weight: 1, Score: kvWaitMS},
 			{Name: "adapter", Weight: 1, Score: adapterMS},
@@ -74,6 +77,7 @@ func waitMS(dst Column, v *View) {
 		}
 		dst[i] = ms
 	}
+	copy(v.queue, dst)
 }
 
 // uncached is the prompt tokens that an endpoint holding match units would have to compute, at least 1: the last token
@@ -83,9 +87,8 @@ func (r *Request) uncached(match float32) float32 {
 }
 
 // prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where
-// most of the prompt is held is computed again for nothing. Those who come after pay for it too, the more the busier
-// the pool: counting it only once, an overloaded pool loses its hits to small differences in waiting, and more load for
-// it.
+// most of the prompt is held is computed again for nothing, delays those who come after, and costs the pool more the busier it
+// is: counting it only once, an overloaded pool loses its hits to small differences in waiting, and more load for it.
 //
 // On the other hand earlier requests may have paid: they missed, by waiting where the beginning is held, what another
 // copy would have saved them. So a copy is made when its absence has cost as much as it does, as one rents until the
@@ -96,7 +99,7 @@ func prefillMS(dst Column, v *View) {
 	least, price := v.Request.uncached(v.bestMatch()), v.recompute()
 	for i := range dst {
 		r := &v.Rates[kinds[i]]
-		dst[i] = v.Request.compute(r, least) + v.again(r, match[i], least, price)
+		dst[i] = v.Request.compute(r, least) + v.again(i, match[i], least, price)
 	}
 }
 
@@ -105,9 +108,35 @@ func (r *Request) compute(rate *Rate, uncached float32) float32 {
 	return rate.Prefill * rate.Compute(uncached, r.PromptTokens-uncached)
 }
 
+// laterMS is what computing the prompt costs those who come after, of what is held elsewhere apart: that is
+// in prefill, where it can be paid for.
+func laterMS(dst Column, v *View) {
+	kinds, least := v.Snapshot.Kinds, v.Request.uncached(v.bestMatch())
+	for i := range dst {
+		dst[i] = v.later(i) * v.Request.compute(&v.Rates[kinds[i]], least)
+	}
+}
+
+// later is how many milliseconds others are delayed by each millisecond of prompt. It is the first policy iteration of
+// dispatching to queues in order of arrival (Hyytiä, Penttinen and Aalto, EJOR 2012): until it is the request's turn others
+// come, at the rate at which they have come there, and whom it delays delay others. So long prompts gather where few
+// requests come, which short prompts then avoid. Those who come while it is computed are left out: they see it and can go
+// elsewhere, and counting them keeps long prompts waiting where there is no crowd.
+func (v *View) later(i int) float32 {
+	if v.Arrivals == nil || v.Occupied == nil || !(v.Arrivals[i] > 0) {
+		return 0
+	}
+	free := float32(leastFree)
+	if f := 1 - v.Occupied[i]; f > free { // false for NaN
+		free = f
+	}
+	return v.Arrivals[i] / 1000 / free * v.queue[i]
+}
+
 // again is what computing held tokens again costs at an endpoint that holds match units, beyond what has been paid.
-func (v *View) again(r *Rate, match, least, price float32) float32 {
-	ms := (v.Request.compute(r, v.Request.uncached(match)) - v.Request.compute(r, least)) * price
+func (v *View) again(i int, match, least, price float32) float32 {
+	r := &v.Rates[v.Snapshot.Kinds[i]]
+	ms := (v.Request.compute(r, v.Request.uncached(match)) - v.Request.compute(r, least)) * (price + v.later(i))
 	if v.Request.Missed > 0 {
 		ms -= v.Request.Missed
 	}
@@ -155,7 +184,7 @@ func (v *View) missed(total float32) float32 {
 	}
 	least, ideal, price := v.Request.uncached(most), total, v.recompute()
 	for i, m := range v.Match {
-		again := v.again(&v.Rates[v.Snapshot.Kinds[i]], m, least, price)
+		again := v.again(i, m, least, price)
 		if v.keep[i] && v.total[i]-again < ideal {
 			ideal = v.total[i] - again
 		}

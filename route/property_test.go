@@ -401,9 +401,9 @@ func FuzzReadRecord(f *testing.F) {
 			f.Add(line)
 		}
 	}
-	f.Add([]byte(`{"format":2,"view":{"snapshot":{"names":[],"states":[]}},"decision":{"endpoint":-1,"fallbacks":[-1,-1]}}`))
-	f.Add([]byte(`{"format":2,"view":{"snapshot":{"names":["a"],"kinds":[7]}}}`))
-	f.Add([]byte(`{"format":2,"decision":{"endpoint":9}}`))
+	f.Add([]byte(`{"format":3,"view":{"snapshot":{"names":[],"states":[]}},"decision":{"endpoint":-1,"fallbacks":[-1,-1]}}`))
+	f.Add([]byte(`{"format":3,"view":{"snapshot":{"names":["a"],"kinds":[7]}}}`))
+	f.Add([]byte(`{"format":3,"decision":{"endpoint":9}}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		r, err := readRecord(line)
 		if err != nil {

@@ -35,9 +35,9 @@ type Record struct {
 	CachedExact bool `json:"cachedExact,omitempty"`
 }
 
-// recordFormat grows when columns change their meaning. 2: rates are shapes with factors, Head is milliseconds; before, records
-// had no format.
-const recordFormat = 2
+// recordFormat grows when columns change their meaning, or a rule reads new ones. 2: rates are shapes with factors, Head is
+// milliseconds; before, records had no format. 3: Arrivals and Occupied.
+const recordFormat = 3
 
 // The names of profiles.
 const (
@@ -171,6 +171,7 @@ func (v *View) Check() error {
 		{"sentSince", len(v.SentSince), v.SentSince != nil}, {"lastCold", len(v.LastCold), v.LastCold != nil},
 		{"ejectedUntil", len(v.EjectedUntil), v.EjectedUntil != nil}, {"match", len(v.Match), v.Match != nil}, {"cached", len(v.Cached), v.Cached != nil},
 		{"lastByte", len(v.LastByte), v.LastByte != nil}, {"errors", len(v.Errors), v.Errors != nil},
+		{"arrivals", len(v.Arrivals), v.Arrivals != nil}, {"occupied", len(v.Occupied), v.Occupied != nil},
 		{"slotIdle", len(v.SlotIdle), v.SlotIdle != nil}, {"slotAhead", len(v.SlotAhead), v.SlotAhead != nil}, {"loadEnd", len(v.LoadEnd), v.LoadEnd != nil},
 		{"expected", len(v.Expected), v.Expected != nil}, {"known", len(v.Known), v.Expected != nil || v.Known != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
@@ -196,10 +197,10 @@ func (v *View) Check() error {
 // Clone copies the View so that it can be kept after the pool goes on; the Snapshot is shared, since it never changes.
 func (v *View) Clone() View {
 	c := *v
-	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero = nil, nil, nil, nil, nil, nil, nil
+	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero, c.queue = nil, nil, nil, nil, nil, nil, nil, nil
 	c.waiting, c.running, c.use, c.masked = nil, nil, nil, [3]Column{}
 	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Work, &c.Head, &c.Held, &c.Context, &c.SentSince, &c.Match, &c.Cached,
-		&c.Errors, &c.SlotIdle, &c.SlotAhead, &c.Expected} {
+		&c.Errors, &c.Arrivals, &c.Occupied, &c.SlotIdle, &c.SlotAhead, &c.Expected} {
 		*col = slices.Clone(*col)
 	}
 	for _, col := range []*[]float64{&c.HeadSince, &c.StepEnd, &c.LastCold, &c.EjectedUntil, &c.LastByte, &c.LoadEnd} {

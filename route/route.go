@@ -223,6 +223,10 @@ type View struct {
 	Tried []bool `json:"tried"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.
 	Rates []Rate `json:"rates"`
+	// Arrivals is how many requests a second are sent there, and Occupied the share of the time in which it has prompts to
+	// compute, 0 to 1; both averaged over the last half minute.
+	Arrivals Column `json:"arrivals,omitempty"`
+	Occupied Column `json:"occupied,omitempty"`
 	// Busy is the share of the endpoints that have prompts to compute, smoothed over a hundred decisions, 0 to 1.
 	Busy float32 `json:"busy,omitempty"`
 	// Guard says that the pool has lost its affinity, so that a profile with a Guarded one decides by that.
@@ -237,6 +241,8 @@ type View struct {
 	// them, and would have left of all; a term's values, a part of such a value, and the sum of all terms.
 	keep, before, all  []bool
 	score, part, total Column
+	// queue is what waitMS found, which laterMS and prefillMS go by.
+	queue Column
 	// zero stands in for columns that are nil; it is never written.
 	zero Column
 	// waiting, running and use are the scraped columns, with the readings that are too old taken out.

@@ -383,7 +383,7 @@
 
   // MEANS says in a few words what the terms of a cost are.
   const MEANS = {
-    wait: "for what was sent there before", prefill: "of what is not held there", launch: "for the step itself and those that decode in it", kvWait: "for room in the KV cache",
+    wait: "for what was sent there before", prefill: "of what is not held there", later: "for those who come after", launch: "for the step itself and those that decode in it", kvWait: "for room in the KV cache",
     adapter: "until it is loaded", decode: "a share of the time to decode",
   };
 
