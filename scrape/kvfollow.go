@@ -38,6 +38,7 @@ type follower struct {
 	// live is the last number that came by subscription on this connection, plus one.
 	live      uint64
 	retryAt   time.Duration // until when a replay that failed is not asked for again
+	backUntil time.Duration // until when numbers that go back are no restart, but a second publisher
 	connected bool
 }
 
@@ -49,6 +50,11 @@ const (
 	// second, between other work.
 	replayPatience = 5 * time.Second
 	replayPause    = 10 * time.Second
+	// replayMost is how long a whole replay may take: while it goes on, nobody reads what happens now.
+	replayMost = time.Minute
+	// A publisher that has ended briefMost connections in a row, each before it was steady, is as good as none.
+	steady    = 15 * time.Second
+	briefMost = 3
 )
 
 // lastReplayed is the number that ends a replay, −1.
@@ -58,22 +64,26 @@ var (
 	errRank     = errors.New("its events are those of another data-parallel rank")
 	errReplay   = errors.New("no replay")
 	errReplayed = errors.New("its replay can't be read")
+	errBack     = errors.New("the numbers of its messages go back again and again: more than one publisher answers there")
 )
 
 // run follows until ctx ends, over as many connections as it takes.
 func (f *follower) run(ctx context.Context) {
 	f.seed = maphash.MakeSeed()
-	pause := followPauseLeast
+	pause, brief := followPauseLeast, 0
 	for ctx.Err() == nil {
 		f.connected = false
 		began := f.now()
 		err := f.connection(ctx)
+		lasted := f.now() - began
+		if brief++; lasted >= steady {
+			pause, brief = followPauseLeast, 0
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
-		case f.connected:
-			pause = followPauseLeast
-			if f.now()-began < followPauseLeast {
+		case f.connected && brief < briefMost:
+			if lasted < followPauseLeast {
 				wait(ctx, followPauseLeast) // who ends every connection at once must not be called without end
 			}
 			continue // before anything is forgotten: it may be the network's fault alone
@@ -122,6 +132,7 @@ func (f *follower) connection(ctx context.Context) error {
 	for {
 		frames, err := sub.receive()
 		if err != nil {
+			f.connected = !errors.Is(err, errZMTP) // or it would be called again and again, and be taken for one that is silent
 			return err
 		}
 		if len(frames) == 3 && len(frames[1]) == 8 {
@@ -130,7 +141,7 @@ func (f *follower) connection(ctx context.Context) error {
 			err = errEvents
 		}
 		if err != nil {
-			f.connected = !errors.Is(err, errRank) && !errors.Is(err, errEvents)
+			f.connected = !errors.Is(err, errRank) && !errors.Is(err, errEvents) && !errors.Is(err, errBack)
 			return err
 		}
 	}
@@ -197,6 +208,10 @@ func (f *follower) restart(ctx context.Context) error {
 func (f *follower) message(ctx context.Context, n uint64, payload []byte) error {
 	if n < f.live {
 		// Numbers go back on one connection where something between us and the engine hides that it was restarted.
+		if f.now() < f.backUntil {
+			return errBack
+		}
+		f.backUntil = f.now() + replayPause
 		if err := f.restart(ctx); err != nil {
 			return err
 		}
@@ -224,6 +239,9 @@ func (f *follower) gap(ctx context.Context, n uint64) error {
 	})
 	if errors.Is(err, errRank) || errors.Is(err, errEvents) {
 		return err
+	}
+	if f.next < n && f.replay != "" {
+		f.retryAt = max(f.retryAt, f.now()+replayPause) // or one that keeps too little would be asked for each message
 	}
 	f.passOver(n)
 	return nil
@@ -293,8 +311,9 @@ func (f *follower) replayed(ctx context.Context, from uint64, take func(n uint64
 	if err := dealer.send(nil, binary.BigEndian.AppendUint64(nil, from)); err != nil {
 		return fmt.Errorf("%w at %s: %w", errReplay, f.replay, err)
 	}
-	for {
-		_ = dealer.conn.SetReadDeadline(time.Now().Add(replayPatience))
+	end := f.now() + replayMost
+	for last, any := uint64(0), false; ; any = true {
+		dealer.until = time.Now().Add(replayPatience)
 		frames, err := dealer.receive()
 		if err != nil {
 			return fmt.Errorf("%w at %s: %w", errReplay, f.replay, err)
@@ -307,6 +326,13 @@ func (f *follower) replayed(ctx context.Context, from uint64, take func(n uint64
 		if n == lastReplayed {
 			return nil
 		}
+		switch {
+		case any && n <= last:
+			return fmt.Errorf("%w at %s: message %d comes after %d", errReplay, f.replay, n, last)
+		case f.now() > end:
+			return fmt.Errorf("%w at %s that ends within %s", errReplay, f.replay, replayMost)
+		}
+		last = n
 		if err := take(n, frames[len(frames)-1]); err != nil {
 			return err
 		}

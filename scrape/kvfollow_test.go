@@ -321,32 +321,173 @@ func TestFollowUnreadable(t *testing.T) {
 // greeting is what a publisher says first.
 var greeting = "\xff\x00\x00\x00\x00\x00\x00\x00\x00\x7f\x03\x01NULL" + strings.Repeat("\x00", 48) + "\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"
 
-// A publisher that ends every connection as soon as it stands is called twice a second, and not as fast as it goes.
-func TestFollowIsPatient(t *testing.T) {
+// scripted follows a publisher made up of what script writes to each connection, in made-up time, for so long. It returns what the
+// follower told, how often it called, and its counts.
+func scripted(t *testing.T, d time.Duration, script func(far net.Conn, dial int, gone <-chan struct{})) (told []string, dials int, count *followCounts) {
+	t.Helper()
+	count = newFollowMetrics().endpoint("p", "e")
 	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
-		dials, start := 0, time.Now()
-		f := &follower{rank: -1, now: func() time.Duration { return time.Since(start) }, turn: func(prefix.Following, string) {},
-			count: newFollowMetrics().endpoint("p", "e"),
-			dial: func(context.Context, string, string) (net.Conn, error) {
-				if dials++; dials > 100 {
-					cancel()
+		start := time.Now()
+		f := &follower{address: "there", replay: "again", rank: -1, now: func() time.Duration { return time.Since(start) }, count: count,
+			event: func(*kvEvent) {},
+			turn: func(s prefix.Following, why string) {
+				told = append(told, strings.TrimSpace([...]string{"lost", "from now", "from empty"}[s]+" "+why))
+			},
+			dial: func(_ context.Context, _, address string) (net.Conn, error) {
+				n := 0
+				if address == "there" {
+					if dials++; dials > 1000 {
+						cancel()
+					}
+					n = dials
 				}
 				near, far := net.Pipe()
-				go io.Copy(io.Discard, far)
+				gone := make(chan struct{})
 				go func() {
-					_, _ = io.WriteString(far, greeting)
-					<-time.After(time.Millisecond)
-					far.Close()
+					defer close(gone)
+					_, _ = io.Copy(io.Discard, far)
+				}()
+				go func() {
+					defer far.Close()
+					script(far, n, gone)
 				}()
 				return near, nil
 			}}
 		f.run(ctx)
-		if dials < 15 || dials > 21 {
-			t.Errorf("got %d connections in 10 s, want one each half second", dials)
+	})
+	return told, dials, count
+}
+
+// framed is a message as it is on the wire.
+func framed(n uint64, payload string) string {
+	out := appendFrame(nil, zmtpMore, []byte("kv"))
+	out = appendFrame(out, zmtpMore, binary.BigEndian.AppendUint64(nil, n))
+	return string(appendFrame(out, 0, []byte(payload)))
+}
+
+// noEvents is a batch of none; noReplay what a publisher without anything to give again says.
+const noEvents = "\x92\x01\x90"
+
+func noReplay() string { return greeting + framed(lastReplayed, "") }
+
+// A publisher that ends every connection as soon as it stands is called less and less, and is not taken for one that has
+// nothing to say.
+func TestFollowIsPatient(t *testing.T) {
+	told, dials, _ := scripted(t, time.Minute, func(far net.Conn, dial int, gone <-chan struct{}) {
+		if dial == 0 {
+			_, _ = io.WriteString(far, noReplay())
+			return
+		}
+		_, _ = io.WriteString(far, greeting)
+		<-time.After(time.Millisecond)
+	})
+	if dials < 5 || dials > 11 {
+		t.Errorf("got %d connections in a minute, want a few, further and further apart", dials)
+	}
+	if last := told[len(told)-1]; last != "lost its KV events at there ended: EOF" {
+		t.Errorf("got %q as the last that is known, want that nothing is: %q", last, told)
+	}
+}
+
+// A message that never comes whole, and one that breaks the rules, don't leave an endpoint followed whose events are not heard.
+func TestFollowBrokenMessages(t *testing.T) {
+	for name, c := range map[string]struct {
+		says string
+		want string
+	}{
+		"half a frame":    {framed(0, noEvents) + "\x02\x00\x00\x00\x00\x00\x10\x00\x00half", "does not come whole"},
+		"half a message":  {framed(0, noEvents) + "\x01\x02kv", "does not come whole"},
+		"half a header":   {framed(0, noEvents) + "\x02\x00", "does not come whole"},
+		"a giant frame":   {framed(0, noEvents) + "\x02\x40\x00\x00\x00\x00\x00\x00\x00", "a message of more than"},
+		"too many frames": {strings.Repeat("\x01\x01a", maxFrames+1), "a message of more than"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			told, dials, _ := scripted(t, time.Minute, func(far net.Conn, dial int, gone <-chan struct{}) {
+				if dial == 0 {
+					_, _ = io.WriteString(far, noReplay())
+					return
+				}
+				_, _ = io.WriteString(far, greeting+c.says)
+				<-gone
+			})
+			if dials < 2 || dials > 20 {
+				t.Errorf("got %d connections in a minute, want a few", dials)
+			}
+			if !slices.ContainsFunc(told, func(s string) bool { return strings.HasPrefix(s, "lost") && strings.Contains(s, c.want) }) {
+				t.Errorf("got %q, want lost for %q", told, c.want)
+			}
+		})
+	}
+}
+
+// Two publishers behind one address make numbers go back and forth: no more than one restart is believed.
+func TestFollowTwoPublishers(t *testing.T) {
+	told, _, count := scripted(t, time.Minute, func(far net.Conn, dial int, gone <-chan struct{}) {
+		if dial == 0 {
+			_, _ = io.WriteString(far, noReplay())
+			return
+		}
+		_, _ = io.WriteString(far, greeting)
+		for n := uint64(0); ; n++ {
+			if _, err := io.WriteString(far, framed(1000+n, noEvents)+framed(5+n, noEvents)); err != nil {
+				return
+			}
+			<-time.After(10 * time.Millisecond)
 		}
 	})
+	if want := "lost its KV events at there ended: " + errBack.Error(); !slices.Contains(told, want) {
+		t.Errorf("got %q, want %q", told, want)
+	}
+	if n := count.replays.n.Load(); n > 40 {
+		t.Errorf("got %d replays in a minute, want a few", n)
+	}
+}
+
+// A replay that goes round, or goes on without end, ends: what happens meanwhile must be heard.
+func TestFollowEndlessReplay(t *testing.T) {
+	for name, c := range map[string]struct {
+		next  func(n uint64) uint64
+		every time.Duration
+		want  string
+	}{
+		"round":   {func(uint64) uint64 { return 0 }, 0, "from now 98 messages were lost"},
+		"onwards": {func(n uint64) uint64 { return n + 1 }, time.Second, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan struct{})
+			told, _, _ := scripted(t, 3*time.Minute, func(far net.Conn, dial int, gone <-chan struct{}) {
+				if dial > 0 {
+					_, _ = io.WriteString(far, greeting+framed(99, noEvents))
+					<-gone
+					return
+				}
+				_, _ = io.WriteString(far, greeting)
+				for n := uint64(0); ; n = c.next(n) {
+					if _, err := io.WriteString(far, framed(n, noEvents)); err != nil {
+						break
+					}
+					if c.every > 0 {
+						<-time.After(c.every)
+					}
+				}
+				select {
+				case <-ended:
+				default:
+					close(ended)
+				}
+			})
+			select {
+			case <-ended:
+			default:
+				t.Error("the replay went on")
+			}
+			if c.want != "" && !slices.Contains(told, c.want) {
+				t.Errorf("got %q, want %q", told, c.want)
+			}
+		})
+	}
 }
 
 // Heartbeats are answered, and commands are no messages.

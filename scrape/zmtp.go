@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -19,6 +20,8 @@ type zmtp struct {
 	r      *bufio.Reader
 	frames [][]byte // of the last message, in room that is used again
 	stop   func() bool
+	// until is when to wait no longer for the next message, zero for never.
+	until time.Time
 }
 
 // Bounds of a connection. A scheduler's step stores at most some hundred thousand tokens, of five bytes each.
@@ -28,6 +31,8 @@ const (
 	maxMessage     = 16 << 20
 	keptFrame      = 1 << 20 // of a frame's room, what is kept for the next one
 	zmtpReadBuffer = 64 << 10
+	// zmtpWhole is how long a message that has begun may take to come whole.
+	zmtpWhole = 10 * time.Second
 )
 
 // Flags of a frame.
@@ -160,25 +165,56 @@ func appendFrame(out []byte, flags byte, body []byte) []byte {
 	return append(out, body...)
 }
 
+// begun waits for the first byte of a frame, and gives the rest of the message its time.
+func (z *zmtp) begun() error {
+	_ = z.conn.SetReadDeadline(z.until)
+	if _, err := z.r.Peek(1); err != nil {
+		return err
+	}
+	whole := time.Now().Add(zmtpWhole)
+	if !z.until.IsZero() && z.until.Before(whole) {
+		whole = z.until
+	}
+	return z.conn.SetReadDeadline(whole)
+}
+
 // receive waits for a message and returns its frames, which are good until the next call. It answers heartbeats.
 func (z *zmtp) receive() ([][]byte, error) {
+	for {
+		if err := z.begun(); err != nil {
+			return nil, err
+		}
+		whole, err := z.message()
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return nil, fmt.Errorf("%w: a message that does not come whole", errZMTP)
+		case err != nil:
+			return nil, err
+		case whole:
+			return z.frames, nil
+		}
+	}
+}
+
+// message reads the frames of a message that has begun; false when a command was there.
+func (z *zmtp) message() (bool, error) {
 	frames, total := z.frames[:0], 0
 	for {
 		flags, size, err := z.header()
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		if size > uint64(maxMessage-total) {
-			return nil, fmt.Errorf("%w: a message of more than %d bytes", errZMTP, maxMessage)
+			return false, fmt.Errorf("%w: a message of more than %d bytes", errZMTP, maxMessage)
 		}
 		if flags&zmtpCommand != 0 {
-			if err := z.command(int(size)); err != nil {
-				return nil, err
+			if err := z.command(int(size)); err != nil || len(frames) == 0 {
+				return false, err
 			}
 			continue
 		}
 		if len(frames) == maxFrames {
-			return nil, fmt.Errorf("%w: a message of more than %d frames", errZMTP, maxFrames)
+			return false, fmt.Errorf("%w: a message of more than %d frames", errZMTP, maxFrames)
 		}
 		var room []byte
 		if len(frames) < cap(frames) {
@@ -189,13 +225,13 @@ func (z *zmtp) receive() ([][]byte, error) {
 		}
 		body, err := z.body(room, int(size))
 		if err != nil {
-			return nil, err
+			return false, err
 		}
 		frames = append(frames, body)
 		total += len(body)
 		if flags&zmtpMore == 0 {
 			z.frames = frames
-			return frames, nil
+			return true, nil
 		}
 	}
 }
