@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -32,8 +34,9 @@ func peerFlags(f *pflag.FlagSet, o *peerOptions) {
 // check reports whether the flags can be used.
 func (o *peerOptions) check() error {
 	for _, p := range o.peers {
-		if _, port, err := net.SplitHostPort(p); err != nil || port == "" {
-			return fmt.Errorf("cannot use --peers %q: it is HOST:PORT, the port that of --peer-listen", p)
+		host, port, err := net.SplitHostPort(p)
+		if n, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t/@") {
+			return fmt.Errorf("cannot use --peers %q: it is HOST:PORT, the port that of --peer-listen, 1 to 65535", p)
 		}
 	}
 	if len(o.peers) == 0 && (o.cert != "" || o.key != "" || o.authority != "") {

@@ -132,6 +132,11 @@ func TestPeersShareWhatTheyKnow(t *testing.T) {
 func TestPeerFlagsAreChecked(t *testing.T) {
 	for args, want := range map[string]string{
 		"--peers gateway":                                    "it is HOST:PORT",
+		"--peers :8082":                                      "it is HOST:PORT",
+		"--peers gateway:grpc":                               "it is HOST:PORT",
+		"--peers gateway:0":                                  "it is HOST:PORT",
+		"--peers gateway:70000":                              "it is HOST:PORT",
+		"--peers user@gateway:8082":                          "it is HOST:PORT",
 		"--peer-cert c --peer-key k --peer-ca a":             "without --peers",
 		"--peers g:1 --peer-cert c":                          "it needs a certificate, its key and the authority",
 		"--peers g:1 --peer-cert c --peer-key k --peer-ca a": "cannot load the certificate for peers",
