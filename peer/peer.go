@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
 
 	"github.com/sluice-gateway/sluice/fleet"
 )
@@ -41,6 +42,8 @@ const (
 	maxPeers = 64
 	// maxMessage bounds what is received, in bytes.
 	maxMessage = 8 << 20
+	// maxNotes bounds the notes of a message, of which peers of this version send batchNotes.
+	maxNotes = 4 * batchNotes
 )
 
 // Options say who the peers are. All but Peers, TLS and Registerer must be given.
@@ -86,7 +89,7 @@ func New(f *fleet.Fleet, o Options) *Peers {
 // It closes the listener.
 func (p *Peers) Run(ctx context.Context, listener net.Listener) error {
 	server := grpc.NewServer(grpc.Creds(p.serverCredentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(4),
-		grpc.ConnectionTimeout(lostAfter))
+		grpc.ConnectionTimeout(lostAfter), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: lostAfter}))
 	RegisterSharingServer(server, p)
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()

@@ -1,9 +1,11 @@
 package peer
 
 import (
+	"io"
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -76,5 +78,46 @@ func TestPeersAreFew(t *testing.T) {
 	})
 	if _, err := stranger(t, l, 1000); err != nil {
 		t.Errorf("got %v with room again", err)
+	}
+}
+
+// Who connects, greets as HTTP/2 does and never begins a conversation is sent away: there is no bound for those.
+func TestIdleConnectionsEnd(t *testing.T) {
+	l := listen(t)
+	start(t, l, nil)
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const emptySettings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	if _, err := io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+emptySettings); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		t.Errorf("got %v, want that the connection ends", err)
+	}
+}
+
+// A message with more notes than any peer sends is not taken apart.
+func TestGiantMessageIsRefused(t *testing.T) {
+	l := listen(t)
+	start(t, l, nil)
+	stream, err := stranger(t, l, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := &Told{Seq: 1, Answer: true}
+	for range maxNotes + 1 {
+		told.Notes = append(told.Notes, &Note{})
+	}
+	if err := stream.Send(told); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err == nil || !strings.Contains(err.Error(), "notes, at most") {
+		t.Errorf("got %v, want that there are too many notes", err)
 	}
 }
