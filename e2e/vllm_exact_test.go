@@ -166,6 +166,9 @@ func exactIndex(t *testing.T, servers []*server) {
 			t.Errorf("got no record of %s, want one of each request", end.RequestID)
 			continue
 		}
+		if e.Cached != end.CachedTokens {
+			t.Logf("%s, %s at %s: %d tokens of %d expected, %d found; exact: %v", end.RequestID, end.Kind, end.Endpoint, e.Cached, end.PromptTokens, end.CachedTokens, e.CachedExact)
+		}
 		of(end.Kind).add(&e, &end)
 		of("all").add(&e, &end)
 		if e.Cached > 0 || end.CachedTokens > 0 {
@@ -178,12 +181,11 @@ func exactIndex(t *testing.T, servers []*server) {
 	for _, kind := range slices.Sorted(maps.Keys(counted)) {
 		t.Logf("%-8s%v", kind, counted[kind])
 	}
-	// The gateway knows what prompts share in units of 256 bytes, the engine in blocks of 32 tokens, which are somewhat less text:
-	// where prompts part in the middle of a unit, the engine often holds one block more than the gateway can see. It calls
-	// exact what it knows to its end.
-	for kind, equal := range map[string]float64{"all": .5, "warm": .4, "exact": .8} {
-		if a := of(kind); a.requests == 0 || float64(a.near) < .95*float64(a.requests) || float64(a.equal) < equal*float64(a.requests) {
-			t.Errorf("%s: got %d of %d expectations equal and %d within a block, want at least %.0f %% and 95 %%", kind, a.equal, a.requests, a.near, 100*equal)
+	// The gateway sees what prompts share to the byte, and leaves out tokens that may change with what follows: the last word before
+	// prompts part, and what the template writes at a prompt's end. A block of the engine that ends with one of these is missed.
+	for kind, equal := range map[string]float64{"all": .95, "warm": .92, "exact": .95} {
+		if a := of(kind); a.requests == 0 || float64(a.near) < .98*float64(a.requests) || float64(a.equal) < equal*float64(a.requests) {
+			t.Errorf("%s: got %d of %d expectations equal and %d within a block, want at least %.0f %% and 98 %%", kind, a.equal, a.requests, a.near, 100*equal)
 		}
 	}
 	if a := of("repeat"); a.equal < a.requests-1 {

@@ -87,7 +87,7 @@ func (p *Pool) expected(ep *endpoint, r *Request) (tokens int, how route.Known, 
 	if at, ok := slices.BinarySearch(p.endsOf(r), p.match[ep.slot]); ok {
 		n = at + 1
 	}
-	if known := p.exact.Predict(ep.slot, r.Blocks, n); known.Known {
+	if known := p.exact.Predict(&p.index, ep.slot, r.Blocks, n, r.Head); known.Known {
 		if how = route.AtLeast; known.Exact {
 			how = route.Exact
 		}

@@ -80,6 +80,48 @@ func TestEventsReplaceTheGuess(t *testing.T) {
 	audit(t, p)
 }
 
+// Where a prompt parts from a known one inside a prefix block, what both share up to there is expected in the cache, if its bytes can be compared.
+func TestPartingInsideABlock(t *testing.T) {
+	head := func(tokens []uint32) func(int) uint64 { // the bytes of a prompt, of 4 for each token
+		return func(n int) uint64 {
+			h := uint64(17)
+			for _, token := range tokens[(n-1)/unitBytes*unitTokens : (n+3)/4] {
+				h = h*31 + uint64(token)
+			}
+			return h
+		}
+	}
+	p := followed(t, 2)
+	r := prompt(1, 20*unitBytes)
+	q := tokensOf(1, r)
+	q.Head = head(q.Tokens)
+	for i := range q.Tokens {
+		q.Certain = append(q.Certain, int32(4*i+4))
+	}
+	p.LearnPrompt(q)
+	p.ObserveBlocks("e1:8000", storedAt(q, 20))
+	tokens := slices.Clone(q.Tokens)
+	for i := 10*unitTokens + 40; i < len(tokens); i++ {
+		tokens[i] += 1 << 8
+	}
+	for i, c := range []struct {
+		head func(int) uint64
+		want int
+	}{{nil, 10 * unitTokens}, {head(tokens), 10*unitTokens + 32}} {
+		other := prompt(1, 20*unitBytes)
+		for k := 10; k < 20; k++ {
+			other.Blocks[k] += uint64(i+1) << 20
+		}
+		other.Head = c.head
+		l := pick(t, p, 1, other)
+		if l.Endpoint.Name != "e1:8000" || l.Cached != c.want {
+			t.Errorf("got %s with %d tokens cached, want e1 with %d", l.Endpoint.Name, l.Cached, c.want)
+		}
+		l.Done(sec(1), Outcome{})
+	}
+	audit(t, p)
+}
+
 // A request counts as held where it was sent until its events have had time to come, and not longer if they do not.
 func TestSentCountsUntilEventsTell(t *testing.T) {
 	p := followed(t, 2)

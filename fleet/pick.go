@@ -20,6 +20,9 @@ type Request struct {
 	Blocks    []uint64
 	Ends      []int32
 	UnitBytes int
+	// Head hashes the bytes of the prompt from the beginning of the prefix block that byte n-1 is in up to byte n: by it is seen what
+	// the prompt shares with others inside a block. Nil if that can't be told. It is called during Pick only.
+	Head func(n int) uint64
 	// MaxOutput is the request's own limit in tokens, 0 for none.
 	MaxOutput int
 	// Streamed says that the first body byte is the first token. In an answer that comes whole it is the last.
@@ -52,7 +55,7 @@ type Lease struct {
 	// Reason is what was decided in a few words, for a header or a log.
 	Reason string
 	// Cached is how many tokens of the prompt are expected to be in the endpoint's cache. CachedExact says that the endpoint's own
-	// events and the prompt's tokens tell it, short of what ends within a prefix block; else it is an estimate, or the least there is.
+	// events and the prompt's tokens tell it, up to the next prefix block; else it is an estimate, or what the prompt shares with others.
 	Cached      int
 	CachedExact bool
 

@@ -65,6 +65,69 @@ func (s *Scratch) Blocks(model string) (blocks []uint64, ends []int32) {
 	return s.blocks, s.ends
 }
 
+// Head returns a function that hashes the bytes of a prompt from the beginning of the block in which byte n-1 lies up to byte
+// n, counted from 0 in the stream of which Blocks tells: of two prompts with the same blocks before, it says whether
+// they share the first bytes of the next. It is 0 for what lies beyond the prompt or MaxBlocks. The function reads the
+// request that s read last; it must not be called after s is Reset.
+func (s *Scratch) Head() func(n int) uint64 {
+	if s.head == nil {
+		s.head = s.hashHead
+	}
+	return s.head
+}
+
+func (s *Scratch) hashHead(n int) uint64 {
+	start, ok := startOf(n)
+	if !ok || s.source == nil {
+		return 0
+	}
+	s.seed.Reset()
+	at, want := int64(0), span{int64(start), int64(n)}
+	for f := firstPrompt; f < fieldCount && at < want.end; f++ {
+		sp := s.fields[f]
+		if sp.len() == 0 {
+			continue
+		}
+		if at >= want.start {
+			s.tail[0] = byte(f)
+			_, _ = s.seed.Write(s.tail[:1])
+		}
+		at++
+		part := span{sp.start + max(want.start-at, 0), min(sp.end, sp.start+want.end-at)}
+		at += sp.len()
+		if part.start >= part.end {
+			continue
+		}
+		var base int64
+		for _, p := range s.source.parts {
+			if q := within(p, base, part); len(q) > 0 {
+				_, _ = s.seed.Write(q)
+			}
+			base += int64(len(p))
+		}
+	}
+	if at < want.end {
+		return 0
+	}
+	return s.seed.Sum64()
+}
+
+// startOf is where the block begins in which byte n-1 of a prompt lies; false beyond all blocks.
+func startOf(n int) (int, bool) {
+	const small, middle = smallBlocks * UnitBytes, smallBlocks*UnitBytes + middleBlocks*middleUnits*UnitBytes
+	const all = middle + (MaxBlocks-smallBlocks-middleBlocks)*largeUnits*UnitBytes
+	from, size := 0, UnitBytes
+	switch i := n - 1; {
+	case i < 0 || i >= all:
+		return 0, false
+	case i >= middle:
+		from, size = middle, largeUnits*UnitBytes
+	case i >= small:
+		from, size = small, middleUnits*UnitBytes
+	}
+	return from + (n-1-from)/size*size, true
+}
+
 // seedOf hashes what the whole chain depends on, each piece with its length in front.
 func (s *Scratch) seedOf(model string) uint64 {
 	d := &s.seed

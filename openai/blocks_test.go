@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 func blocksOf(t *testing.T, body string) []uint64 {
@@ -156,5 +158,75 @@ func TestBlocksGrow(t *testing.T) {
 		if ends[k] != want {
 			t.Errorf("block %d ends at %d units, want %d", k, ends[k], want)
 		}
+	}
+}
+
+// streamOf is the prompt of a body as it is hashed.
+func streamOf(s *Scratch) []byte {
+	var out []byte
+	for f := firstPrompt; f < fieldCount; f++ {
+		if sp := s.fields[f]; sp.len() > 0 {
+			out = appendSpan(append(out, byte(f)), s.source.parts, sp, int(sp.len()))
+		}
+	}
+	return out
+}
+
+// What Head hashes is the prompt from the beginning of a block on, wherever the body is cut into parts; and what a block's
+// tokens are found out by hashes the same.
+func TestHead(t *testing.T) {
+	long := strings.Repeat("0123456789 abcde\n", 9000)
+	for _, body := range []string{
+		`{"messages":[{"role":"user","content":"` + strings.ReplaceAll(long, "\n", `\n`) + `"}],"tools":[{"a":1}],"model":"m"}`,
+		`{"prompt":"` + strings.Repeat("x", 5000) + `"}`,
+		`{"prompt":[` + strings.Repeat("12345,", 100) + `7]}`,
+	} {
+		var s Scratch
+		if _, err := Read("application/json", "", split([]byte(body), 7, 3000), &s); err != nil {
+			t.Fatal(err)
+		}
+		blocks, _ := s.Blocks("m")
+		stream, head := streamOf(&s), s.Head()
+		texts, ok := TextsOf([]byte(body), len(blocks))
+		if !ok || texts.Ends[len(blocks)-1] != len(stream) {
+			t.Fatalf("got blocks that end at %v, want the last at %d", texts.Ends, len(stream))
+		}
+		start := 0
+		for _, end := range texts.Ends {
+			for _, n := range []int{start + 1, (start + end) / 2, end - 1, end} {
+				if n <= start {
+					continue
+				}
+				want := xxhash.Sum64(stream[start:n])
+				if got, other := head(n), texts.Head(n); got != want || other != want {
+					t.Fatalf("the first %d bytes of %d in a block from %d: got %x and %x, want %x", n, len(stream), start, got, other, want)
+				}
+			}
+			start = end
+		}
+		for _, n := range []int{-1, 0, len(stream) + 1, 5 << 20} {
+			if head(n) != 0 || texts.Head(n) != 0 {
+				t.Errorf("%d bytes of %d: got a hash", n, len(stream))
+			}
+		}
+		if n := testing.AllocsPerRun(20, func() { s.Head()(1000) }); n != 0 {
+			t.Errorf("got %v allocations, want none", n)
+		}
+	}
+}
+
+func BenchmarkHead(b *testing.B) {
+	body := sampleBody("chat", 220_000)
+	var s Scratch
+	if _, err := Read("application/json", "", bodyOf(body), &s); err != nil {
+		b.Fatal(err)
+	}
+	for _, n := range []int{15_000, 200_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				s.Head()(n)
+			}
+		})
 	}
 }

@@ -53,6 +53,7 @@ type Scratch struct {
 	blocks []uint64
 	ends   []int32
 	tail   [largeUnits * UnitBytes]byte
+	head   func(int) uint64 // hashHead, made once
 }
 
 // Reset forgets the request and frees what was decoded for it. Blocks returned before are overwritten by the next use.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"strconv"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // Texts are the texts of a prompt, for whoever knows its tokens to find out how many of those each prefix block covers.
@@ -12,10 +14,17 @@ type Texts struct {
 	// prompt in the body lie between the end of the piece before and the beginning of each.
 	Pieces []string
 	Before []int
-	// EndPieces and EndBytes say for each block in which piece it ends, -1 before the first, and after how many bytes of it.
-	EndPieces, EndBytes []int
-	// Tokens is a prompt that is given as tokens. EndBytes then count those, and there are no pieces.
-	Tokens []uint32
+	// Ends says for each block up to which byte of the prompt, as it is hashed, it reaches.
+	Ends []int
+	// At is the byte of the prompt, as it is hashed, after which so many bytes of a piece are there; with one more than the
+	// piece has, its closing quote is, too. Asked in growing order it takes one pass over the prompt.
+	At func(piece, bytes int) int
+	// Head is Scratch.Head of the same prompt.
+	Head func(n int) uint64
+	// Tokens is a prompt that is given as tokens, and there are no pieces; Certain is the byte after which each is there and
+	// can't go on.
+	Tokens  []uint32
+	Certain []int
 	// Salt is the cache_salt.
 	Salt string
 	// Whole says that the blocks reach up to the prompt's end.
@@ -42,18 +51,25 @@ func TextsOf(body []byte, blocks int) (Texts, bool) {
 			return Texts{}, false
 		}
 	}
-	t.blocks(blocks)
+	end := 0
+	for k := range blocks {
+		end += unitsOf(k) * UnitBytes
+		t.out.Whole = end >= len(t.stream)
+		t.out.Ends = append(t.out.Ends, min(end, len(t.stream)))
+	}
+	t.out.At, t.out.Head = t.at, t.head
 	return t.out, !t.empty()
 }
 
 // cutter is TextsOf under way.
 type cutter struct {
-	out Texts
-	at  int // bytes of the prompt before the present field, as they are hashed
+	out    Texts
+	stream []byte // the prompt as it is hashed, up to the present field
 	// raw is each piece as it stands in the body, from is where.
-	raw   [][]byte
-	from  []int
-	token []int // where each token of a prompt of tokens ends
+	raw  [][]byte
+	from []int
+	// What was asked for last: a letter of a piece from before to plain, and where it ends in the raw piece.
+	piece, before, plain, passed int
 }
 
 // field takes a field's value; false for one that the tokens depend on in ways of its own.
@@ -69,32 +85,32 @@ func (t *cutter) field(f field, raw []byte) bool {
 	case f < firstPrompt:
 		return null
 	}
-	t.at++ // the byte that tells fields apart
+	t.stream = append(t.stream, byte(f))
 	ok := f == fTools || null
 	if !ok && t.empty() {
 		switch {
 		case f == fPrompt && raw[0] == '"':
-			ok = t.piece(raw, 0)
+			ok = t.add(raw, 0)
 		case f == fPrompt && raw[0] == '[':
 			ok = t.tokens(raw)
 		case f == fMessages:
 			ok = t.messages(raw)
 		}
 	}
-	t.at += len(raw)
+	t.stream = append(t.stream, raw...)
 	return ok
 }
 
-func (t *cutter) empty() bool { return len(t.raw) == 0 && len(t.token) == 0 }
+func (t *cutter) empty() bool { return len(t.raw) == 0 && len(t.out.Tokens) == 0 }
 
-// piece takes a string in quotes that begins at raw[from].
-func (t *cutter) piece(raw []byte, from int) bool {
+// add takes a string in quotes that begins at raw[from].
+func (t *cutter) add(raw []byte, from int) bool {
 	inside := raw[from+1 : len(raw)-1]
 	text, ok := unquote(nil, inside)
 	if !ok {
 		return false
 	}
-	start, before := t.at+from+1, 0
+	start, before := len(t.stream)+from+1, 0
 	if n := len(t.raw); n > 0 {
 		before = t.from[n-1] + len(t.raw[n-1])
 	}
@@ -121,10 +137,10 @@ func (t *cutter) tokens(raw []byte) bool {
 		if c := raw[end]; err != nil || c != ',' && c != ']' && c > ' ' {
 			return false
 		}
-		t.out.Tokens, t.token = append(t.out.Tokens, uint32(id)), append(t.token, t.at+end)
+		t.out.Tokens, t.out.Certain = append(t.out.Tokens, uint32(id)), append(t.out.Certain, len(t.stream)+end+1)
 		i = end
 	}
-	return len(t.token) > 0
+	return len(t.out.Tokens) > 0
 }
 
 // messages takes the texts out of a chat.
@@ -174,7 +190,7 @@ func (t *cutter) content(d *json.Decoder, raw []byte) bool {
 	case nil:
 		return err == nil
 	case string:
-		return t.piece(raw[:d.InputOffset()], int(before)+bytes.IndexByte(raw[before:], '"'))
+		return t.add(raw[:d.InputOffset()], int(before)+bytes.IndexByte(raw[before:], '"'))
 	case json.Delim:
 		if v != '[' {
 			return false
@@ -201,61 +217,43 @@ func (t *cutter) content(d *json.Decoder, raw []byte) bool {
 	return err == nil
 }
 
-// blocks finds where each block ends.
-func (t *cutter) blocks(n int) {
-	end, i := 0, -1
-	for k := range n {
-		end += unitsOf(k) * UnitBytes
-		if t.out.Whole = end >= t.at; t.out.Whole {
-			end = t.at
-		}
-		if len(t.token) > 0 {
-			for i+1 < len(t.token) && t.token[i+1] < end {
-				i++ // a number at the very end may go on
-			}
-			t.out.EndPieces, t.out.EndBytes = append(t.out.EndPieces, 0), append(t.out.EndBytes, i+1)
-			continue
-		}
-		for i+1 < len(t.from) && t.from[i+1] <= end {
-			i++
-		}
-		bytes := 0
-		if i >= 0 {
-			bytes = plainLen(t.raw[i][:min(end-t.from[i], len(t.raw[i]))])
-		}
-		t.out.EndPieces, t.out.EndBytes = append(t.out.EndPieces, i), append(t.out.EndBytes, bytes)
+// head is Texts.Head.
+func (t *cutter) head(n int) uint64 {
+	if from, ok := startOf(n); ok && n <= len(t.stream) {
+		return xxhash.Sum64(t.stream[from:n])
 	}
+	return 0
 }
 
-// plainLen is how many bytes the beginning of the inside of a JSON string stands for. An escape that is cut off, or half
-// of a pair of surrogates, doesn't count.
-func plainLen(p []byte) int {
-	n := 0
-	for i := 0; i < len(p); {
-		switch {
-		case p[i] != '\\':
-			n++
-			i++
-			continue
-		case i+1 >= len(p):
-			return n
-		case p[i+1] != 'u':
-			n++
-			i += 2
-			continue
-		case i+6 > len(p):
-			return n
-		}
-		size := 6
-		if p[i+2]|0x20 == 'd' && p[i+3] >= '8' { // a surrogate
-			size = 12
-		}
-		if i+size > len(p) {
-			return n
-		}
-		r, _ := unquote(nil, p[i:i+size])
-		n += len(r)
-		i += size
+// at is Texts.At.
+func (t *cutter) at(piece, bytes int) int {
+	if piece != t.piece || bytes <= t.before {
+		t.piece, t.before, t.plain, t.passed = piece, -1, 0, 0
 	}
-	return n
+	raw := t.raw[piece]
+	for t.plain < bytes && t.passed < len(raw) {
+		n, size := letter(raw[t.passed:])
+		t.before, t.plain, t.passed = t.plain, t.plain+n, t.passed+size
+	}
+	if t.plain < bytes {
+		return t.from[piece] + len(raw) + 1
+	}
+	return t.from[piece] + t.passed
+}
+
+// letter is how many bytes the beginning of the inside of a JSON string stands for, and how many of the inside that is.
+func letter(p []byte) (n, size int) {
+	switch {
+	case p[0] != '\\':
+		return 1, 1
+	case len(p) < 2 || p[1] != 'u':
+		return 1, min(2, len(p))
+	}
+	size = 6
+	if len(p) > 3 && p[2]|0x20 == 'd' && p[3] >= '8' { // a surrogate
+		size = 12
+	}
+	size = min(size, len(p))
+	r, _ := unquote(nil, p[:size])
+	return len(r), size
 }

@@ -24,15 +24,22 @@ func blockCount(t *testing.T, body string) int {
 	return len(blocks)
 }
 
-// ends writes down up to where each block reaches.
+// ends writes down up to which byte of which piece each block reaches.
 func ends(x *Texts) []string {
 	var out []string
-	for k, p := range x.EndPieces {
-		text := ""
-		if p >= 0 && len(x.Pieces) > 0 {
-			text = x.Pieces[p][:x.EndBytes[k]]
+	for _, end := range x.Ends {
+		p, n, last := -1, 0, ""
+		for p+1 < len(x.Pieces) && x.At(p+1, 0) <= end {
+			p++
 		}
-		out = append(out, fmt.Sprintf("%d %d %.3s", p, x.EndBytes[k], text[max(len(text)-3, 0):]))
+		if p >= 0 {
+			text := x.Pieces[p]
+			for n < len(text) && x.At(p, n+1) <= end {
+				n++
+			}
+			last = text[max(n-3, 0):n]
+		}
+		out = append(out, fmt.Sprintf("%d %d %s", p, n, last))
 	}
 	return out
 }
@@ -64,8 +71,8 @@ func TestTextsOf(t *testing.T) {
 	}
 	body := `{"cache_salt":"s","prompt":[` + strings.Repeat("12345, ", 100) + `7]}`
 	x, ok := TextsOf([]byte(body), blockCount(t, body))
-	if !ok || len(x.Tokens) != 101 || x.Tokens[100] != 7 || x.Salt != "s" || !slices.Equal(x.EndBytes, []int{36, 73, 101}) {
-		t.Errorf("got %v, %d tokens, ends at %v, want 101 that end at 36, 73 and 101", ok, len(x.Tokens), x.EndBytes)
+	if !ok || len(x.Tokens) != 101 || x.Tokens[100] != 7 || x.Salt != "s" || !slices.Equal(x.Ends, []int{256, 512, 704}) || x.Certain[35] > 256 || x.Certain[36] <= 256 || x.Certain[100] > 704 {
+		t.Errorf("got %v, %d tokens, certain at %v, blocks end at %v, want 101, of which 36 in the first block", ok, len(x.Tokens), x.Certain, x.Ends)
 	}
 }
 
@@ -92,13 +99,14 @@ func FuzzTextsOf(f *testing.F) {
 		if !ok {
 			return
 		}
-		for k, p := range x.EndPieces {
-			most := len(x.Tokens)
-			if p >= 0 && len(x.Pieces) > 0 {
-				most = len(x.Pieces[p])
-			}
-			if x.EndBytes[k] < 0 || x.EndBytes[k] > most {
-				t.Fatalf("block %d ends after %d of %d", k, x.EndBytes[k], most)
+		last := 0
+		for p, text := range x.Pieces {
+			for k := range len(text) + 2 {
+				at := x.At(p, k)
+				if at < last {
+					t.Fatalf("%d bytes of piece %d are there at %d, after %d", k, p, at, last)
+				}
+				last = at
 			}
 		}
 	})

@@ -61,6 +61,12 @@ type Prompt struct {
 	Ends []int32
 	// Tokens are those of the prompt from its beginning, at least as many as the last of Ends.
 	Tokens []uint32
+	// Certain says for each of Tokens, as far as it goes, up to which byte of the prompt whoever shares its beginning has the token too,
+	// whatever follows; not decreasing, and at most where the last block ends. Head hashes the bytes of the prompt from the
+	// beginning of the prefix block that byte n-1 is in up to byte n. By them prompts are compared that part inside a
+	// prefix block; nil where that can't be.
+	Certain []int32
+	Head    func(n int) uint64
 	// Adapter and Salt are those of the request.
 	Adapter, Salt string
 	// EngineHashes are an engine's own hashes of the prompt's whole blocks of EngineBlock tokens, where they can be computed: by

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxMapped is how many prefix blocks Exact knows the tokens of: 40 bytes each.
+	// maxMapped is how many prefix blocks Exact knows the tokens of: 88 bytes each.
 	maxMapped = 1 << 18
 	// maxHealed is how many engine hashes of prompts are kept to find lost parents by.
 	maxHealed = 1 << 16
@@ -45,6 +45,7 @@ type Exact struct {
 	blocks map[uint64]int32
 	mapped []mapped
 	hand   int
+	inner  ring
 
 	healed, healedBefore map[uint64]uint64 // engine hash to key, two generations
 
@@ -62,9 +63,13 @@ type class struct {
 // engine block among them, 0 where there is none.
 type mapped struct {
 	block, key uint64
+	points     points // the engine blocks that end inside it
 	tokens     int32
 	entry      int32 // where the key was last found
 	used       bool
+	turn       uint32 // of the next child
+	children   [siblings]int32
+	parent     uint64 // the prefix block before it, as far as that knows it
 }
 
 // lane is the slots that match by the same rules, as one look-up goes along.
@@ -544,20 +549,35 @@ func (x *Exact) Learn(p *Prompt) {
 	x.mu.Unlock()
 	for _, c := range classes {
 		keys := keysOf(p, c.size, int(p.Ends[n-1]))
-		for from := 0; from < n; from += chunk {
-			x.mu.Lock()
-			for k := from; k < min(from+chunk, n); k++ {
-				m := mapped{block: p.Blocks[k] ^ c.salt, tokens: p.Ends[k], entry: -1}
-				if whole := int(p.Ends[k]) / c.size; whole > 0 {
-					m.key = keys[whole-1]
-				}
-				x.remember(m)
-			}
-			x.mu.Unlock()
-		}
+		x.learn(p, n, c, keys)
 		if p.EngineBlock == c.size {
 			x.heal(p.EngineHashes, keys)
 		}
+	}
+}
+
+// learn remembers the prompt's first n blocks for a class, giving others a turn after each.
+func (x *Exact) learn(p *Prompt, n int, c *class, keys []uint64) {
+	var points []point
+	for k := range n {
+		m := mapped{block: p.Blocks[k] ^ c.salt, tokens: p.Ends[k], entry: -1}
+		if whole := int(p.Ends[k]) / c.size; whole > 0 {
+			m.key = keys[whole-1]
+		}
+		x.mu.Lock()
+		at, ok := x.remembered(&m, p.within(k, c.size))
+		if !ok {
+			x.mu.Unlock() // hashing takes a while
+			points = p.inside(k, c.size, keys, points)
+			x.mu.Lock()
+			at = x.remember(m, points)
+		}
+		if k > 0 {
+			if before, ok := x.blocks[p.Blocks[k-1]^c.salt]; ok {
+				x.family(before, at)
+			}
+		}
+		x.mu.Unlock()
 	}
 }
 
@@ -572,24 +592,38 @@ func keysOf(p *Prompt, size, tokens int) []uint64 {
 	return keys
 }
 
-// remember puts a prefix block in the table; what has not been used for a while makes room.
-func (x *Exact) remember(m mapped) {
-	if at, ok := x.blocks[m.block]; ok {
-		x.mapped[at] = m
-		return
+// remembered says where the same is known of a prefix block already, with so many points that will stay for a while.
+func (x *Exact) remembered(m *mapped, points int) (int32, bool) {
+	at, ok := x.blocks[m.block]
+	if !ok {
+		return 0, false
 	}
-	if len(x.mapped) < maxMapped {
-		x.blocks[m.block] = int32(len(x.mapped))
-		x.mapped = append(x.mapped, m)
-		return
-	}
-	for x.mapped[x.hand].used {
-		x.mapped[x.hand].used = false
+	old := &x.mapped[at]
+	return at, m.key == old.key && m.tokens == old.tokens && int(old.points.n) == points && !x.inner.aged(old.points)
+}
+
+// remember puts a prefix block in the table, with what ends inside it; what has not been used for a while makes room.
+func (x *Exact) remember(m mapped, inside []point) int32 {
+	at, ok := x.blocks[m.block]
+	switch {
+	case ok:
+		old := &x.mapped[at]
+		m.children, m.turn, m.parent, m.used = old.children, old.turn, old.parent, old.used
+	case len(x.mapped) < maxMapped:
+		at = int32(len(x.mapped))
+		x.mapped = append(x.mapped, mapped{})
+	default:
+		for x.mapped[x.hand].used {
+			x.mapped[x.hand].used = false
+			x.hand = (x.hand + 1) % len(x.mapped)
+		}
+		at = int32(x.hand)
+		delete(x.blocks, x.mapped[at].block)
 		x.hand = (x.hand + 1) % len(x.mapped)
 	}
-	delete(x.blocks, x.mapped[x.hand].block)
-	x.mapped[x.hand], x.blocks[m.block] = m, int32(x.hand)
-	x.hand = (x.hand + 1) % len(x.mapped)
+	m.points = x.inner.put(inside)
+	x.mapped[at], x.blocks[m.block] = m, at
+	return at
 }
 
 // heal remembers what engine hashes stand for.
@@ -628,12 +662,15 @@ type Prediction struct {
 	// and never all of a prompt, since engines compute the last token at least.
 	Known  bool
 	Tokens int
-	// Exact says that it holds no more, but for what ends within the next prefix block: that one's tokens are known too, and not held.
+	// Exact says that it holds no more, as far as prompts are known that begin like this one: the tokens of the next prefix block
+	// are known too, and not all held.
 	Exact bool
 }
 
-// Predict says what the slot holds of the tokens of a prompt of which it holds the first n blocks, as Match found.
-func (x *Exact) Predict(slot int, blocks []uint64, n int) Prediction {
+// Predict says what the slot holds of the tokens of a prompt of which it holds the first n blocks, as Match with guess found. Where the
+// next one is not known, head tells how much of it prompts share that are: it hashes the prompt's bytes as Prompt.Head
+// does; nil if that can't be told.
+func (x *Exact) Predict(guess *Index, slot int, blocks []uint64, n int, head func(n int) uint64) Prediction {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if slot >= len(x.ledgers) || x.ledgers[slot] == nil || len(blocks) == 0 {
@@ -647,19 +684,18 @@ func (x *Exact) Predict(slot int, blocks []uint64, n int) Prediction {
 	if n < len(blocks) {
 		_, p.Exact = x.blocks[blocks[n]^l.class.salt]
 	}
-	if n == 0 {
-		p.Known = p.Exact
-		return p
-	}
-	at, ok := x.blocks[blocks[n-1]^l.class.salt]
-	if !ok {
+	if n == 0 && !p.Exact {
 		return Prediction{}
 	}
-	p.Tokens = int(x.mapped[at].tokens)
-	if n == len(blocks) {
-		p.Tokens--
+	if n > 0 {
+		if _, ok := x.blocks[blocks[n-1]^l.class.salt]; !ok {
+			return Prediction{}
+		}
 	}
-	p.Tokens = max(p.Tokens, 0) / l.class.size * l.class.size
+	p.Tokens = x.holding(&request{guess, slot, blocks, head, maxHeads}, n, l.class)
+	if at, ok := x.blocks[blocks[len(blocks)-1]^l.class.salt]; ok {
+		p.Tokens = min(p.Tokens, max(int(x.mapped[at].tokens)-1, 0)/l.class.size*l.class.size)
+	}
 	return p
 }
 
@@ -740,7 +776,7 @@ func (x *Exact) pass(n *lane, block uint64, end int32, guessed, fresh []uint64, 
 			m := &x.mapped[at]
 			m.used, n.last = true, at
 			known, nothing = true, m.key == 0
-			exact = x.row(m)
+			exact = x.row(m.key, &m.entry)
 		}
 	}
 	left := uint64(0)
@@ -794,17 +830,17 @@ func (x *Exact) lookUp(block uint64, last int32) int32 {
 	return -1
 }
 
-// row is the slots that hold what the prefix block stands for, nil if none does.
-func (x *Exact) row(m *mapped) []uint64 {
-	if m.key == 0 {
+// row is the slots that hold a key, nil if none does. entry is where it was last found.
+func (x *Exact) row(key uint64, entry *int32) []uint64 {
+	if key == 0 {
 		return nil
 	}
-	if m.entry < 0 || int(m.entry) >= len(x.keys) || x.keys[m.entry] != m.key {
-		e, ok := x.entries[m.key]
+	if *entry < 0 || int(*entry) >= len(x.keys) || x.keys[*entry] != key {
+		e, ok := x.entries[key]
 		if !ok {
 			return nil
 		}
-		m.entry = e
+		*entry = e
 	}
-	return x.held[int(m.entry)*x.words : int(m.entry+1)*x.words]
+	return x.held[int(*entry)*x.words : int(*entry+1)*x.words]
 }

@@ -1,12 +1,17 @@
 package prefix
 
 import (
+	"encoding/binary"
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
+
+	"github.com/cespare/xxhash/v2"
 )
 
-// conversation makes a prompt of so many tokens with blocks as openai cuts them, of 4 bytes a token: 64 tokens, 256 and 1024.
+// conversation makes a prompt of so many tokens with blocks as openai cuts them, of 4 bytes a token: 64 tokens, 256 and 1024. Each is certain
+// at its end.
 func conversation(id uint32, tokens int) *Prompt {
 	p := &Prompt{Tokens: make([]uint32, tokens)}
 	for i := range p.Tokens {
@@ -24,7 +29,25 @@ func conversation(id uint32, tokens int) *Prompt {
 		end = min(end, tokens)
 		p.Blocks, p.Ends = append(p.Blocks, mix(uint64(id)<<32|uint64(end))), append(p.Ends, int32(end))
 	}
+	p.inBytes()
 	return p
+}
+
+// inBytes makes the prompt comparable with others inside of its blocks.
+func (p *Prompt) inBytes() {
+	text := make([]byte, 4*len(p.Tokens))
+	p.Certain = p.Certain[:0]
+	for i, t := range p.Tokens {
+		binary.LittleEndian.PutUint32(text[4*i:], t)
+		p.Certain = append(p.Certain, int32(4*i+4))
+	}
+	p.Head = func(n int) uint64 {
+		start := 0
+		if k, _ := slices.BinarySearch(p.Ends, int32((n+3)/4)); k > 0 {
+			start = 4 * int(p.Ends[k-1])
+		}
+		return xxhash.Sum64(text[start:n])
+	}
 }
 
 // unitsOf are the ends of a conversation's blocks in units of 64 tokens.
@@ -132,7 +155,7 @@ func BenchmarkExactMatch(b *testing.B) {
 	}
 }
 
-// BenchmarkLearn is the cost of a prompt's tokens.
+// BenchmarkLearn is the cost of a prompt's tokens, which nothing is known of yet.
 func BenchmarkLearn(b *testing.B) {
 	x := new(Exact)
 	l := x.Open(0)
@@ -140,6 +163,9 @@ func BenchmarkLearn(b *testing.B) {
 	l.Apply([]Event{eventOf(conversation(1, 64), 16)})
 	p := conversation(2, 100_000)
 	for b.Loop() {
+		for k := range p.Blocks {
+			p.Blocks[k]++
+		}
 		x.Learn(p)
 	}
 }
@@ -176,6 +202,42 @@ func BenchmarkExactMemory(b *testing.B) {
 				runtime.GC()
 				runtime.ReadMemStats(&after)
 				b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/float64(len(x.entries)), "B/block")
+			}
+		})
+	}
+}
+
+// BenchmarkPredict is what it costs to see where a prompt parts from eight others inside a prefix block, whose bytes are hashed.
+func BenchmarkPredict(b *testing.B) {
+	for _, tokens := range []int{1_000, 100_000} {
+		b.Run(fmt.Sprintf("tokens=%d", tokens), func(b *testing.B) {
+			x, guess := new(Exact), new(Index)
+			l := x.Open(0)
+			l.Follow(FollowedFromEmpty)
+			l.Apply([]Event{eventOf(conversation(0, 64), 16)})
+			prompt := func(id uint32) *Prompt {
+				p := conversation(1, tokens)
+				last := len(p.Blocks) - 1
+				p.Blocks[last] += uint64(id)
+				for i := p.Ends[last-1] + (p.Ends[last]-p.Ends[last-1])*3/4; int(i) < tokens; i++ {
+					p.Tokens[i] += id
+				}
+				p.inBytes()
+				return p
+			}
+			for id := range uint32(siblings) {
+				p := prompt(id)
+				x.Learn(p)
+				l.Apply([]Event{eventOf(p, 16)})
+			}
+			q := prompt(siblings)
+			want := int(q.Ends[len(q.Ends)-2])
+			want += (tokens - want) * 3 / 4 / 16 * 16
+			b.ReportAllocs()
+			for b.Loop() {
+				if p := x.Predict(guess, 0, q.Blocks, len(q.Blocks)-1, q.Head); p.Tokens != want {
+					b.Fatalf("got %+v, want %d tokens", p, want)
+				}
 			}
 		})
 	}

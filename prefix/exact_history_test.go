@@ -14,8 +14,18 @@ type plain struct {
 	slots   []plainSlot
 	learned map[string]string // size and prefix block to the content that it stands for
 	tokens  map[string]int
+	inner   map[string][]plainPoint
+	before  map[string]uint64
 	sizes   map[int]bool
 	healed  map[uint64]string
+}
+
+// plainPoint is an engine block that ends inside a prefix block: what it is with all before it, the tokens up to its end, and those from the
+// prefix block's beginning that a prompt must have to share it for certain.
+type plainPoint struct {
+	content string
+	tokens  int
+	begins  []uint32
 }
 
 // plainSlot is what one endpoint's events say.
@@ -33,7 +43,7 @@ type plainBlock struct {
 
 func newPlain(slots int) *plain {
 	p := &plain{guess: newNaive(slots), slots: make([]plainSlot, slots), learned: make(map[string]string), tokens: make(map[string]int),
-		sizes: make(map[int]bool), healed: make(map[uint64]string)}
+		inner: make(map[string][]plainPoint), before: make(map[string]uint64), sizes: make(map[int]bool), healed: make(map[uint64]string)}
 	for s := range p.slots {
 		p.slots[s].held = make(map[uint64]*plainBlock)
 	}
@@ -133,6 +143,14 @@ func (p *plain) learn(q *Prompt) {
 			if n := int(end) / size; n > 0 {
 				p.learned[key] = whole[n-1]
 			}
+			start := 0
+			if k > 0 {
+				start, p.before[key] = int(q.Ends[k-1]), q.Blocks[k-1]
+			}
+			p.inner[key] = nil
+			for e := start/size + 1; e*size <= int(end); e++ {
+				p.inner[key] = append(p.inner[key], plainPoint{whole[e-1], e * size, q.Tokens[start : (q.Certain[e*size-1]+1)/2]})
+			}
 		}
 		if q.EngineBlock == size {
 			for k, hash := range q.EngineHashes {
@@ -142,9 +160,67 @@ func (p *plain) learn(q *Prompt) {
 	}
 }
 
-// match is how many units the slot holds, and what is known of the tokens.
-func (p *plain) match(slot int, blocks []uint64) (units int32, known Prediction) {
+// holds reports whether the slot's events say that it has a content.
+func (s *plainSlot) holds(content string) bool {
+	for _, b := range s.held {
+		if b.content == content && (b.gpu > 0 || b.host) {
+			return true
+		}
+	}
+	return false
+}
+
+// run is how many tokens the slot holds up to the end of the last engine block inside a prefix block, of those that pass; before the first
+// of them it is those before it, and it reports whether that is the last.
+func (p *plain) run(slot int, block uint64, passes func(plainPoint) bool) (tokens int, all bool) {
 	s := &p.slots[slot]
+	assumed := slices.Contains(p.guess.order[slot], block) && (s.following != FollowedFromEmpty || p.guess.fresh[slot][block])
+	for i, q := range p.inner[learnedKey(s.size, block)] {
+		if !passes(q) || !assumed && !s.holds(q.content) {
+			return q.tokens - s.size, false
+		}
+		tokens, _ = q.tokens, i
+	}
+	return tokens, true
+}
+
+// within is how many tokens the slot holds of a prompt of which it holds the first n blocks.
+func (p *plain) within(slot int, q *Prompt, n int) int {
+	s, tokens := &p.slots[slot], 0
+	any := func(plainPoint) bool { return true }
+	if n > 0 {
+		block := q.Blocks[n-1]
+		tokens = p.tokens[learnedKey(s.size, block)] / s.size * s.size
+		if some, all := p.run(slot, block, any); !all {
+			return some
+		}
+	}
+	if n == len(q.Blocks) {
+		return tokens
+	}
+	if _, ok := p.learned[learnedKey(s.size, q.Blocks[n])]; ok {
+		some, _ := p.run(slot, q.Blocks[n], any)
+		return max(tokens, some)
+	}
+	for key := range p.learned {
+		var size int
+		var block uint64
+		_, _ = fmt.Sscanf(key, "%d/%d", &size, &block)
+		if parent, ok := p.before[key]; n == 0 || size != s.size || !ok || parent != q.Blocks[n-1] {
+			continue
+		}
+		some, _ := p.run(slot, block, func(x plainPoint) bool {
+			mine := q.Tokens[q.Ends[n-1]:]
+			return len(mine) >= len(x.begins) && slices.Equal(mine[:len(x.begins)], x.begins)
+		})
+		tokens = max(tokens, some)
+	}
+	return tokens
+}
+
+// match is how many units the slot holds, and what is known of the tokens.
+func (p *plain) match(slot int, q *Prompt) (units int32, known Prediction) {
+	s, blocks := &p.slots[slot], q.Blocks
 	followed := s.following != NotFollowed && s.size > 0
 	n, total := 0, int32(0)
 	for k, block := range blocks {
@@ -157,9 +233,7 @@ func (p *plain) match(slot int, blocks []uint64) (units int32, known Prediction)
 				continue
 			}
 			have = guessed && (s.following != FollowedFromEmpty || p.guess.fresh[slot][block])
-			for _, b := range s.held {
-				have = have || b.content == content && (b.gpu > 0 || b.host)
-			}
+			have = have || s.holds(content)
 		}
 		if !have {
 			break
@@ -172,14 +246,14 @@ func (p *plain) match(slot int, blocks []uint64) (units int32, known Prediction)
 	learned := func(k int) bool { _, ok := p.learned[learnedKey(s.size, blocks[k])]; return ok }
 	next := n == len(blocks) || learned(n)
 	switch {
-	case n == 0:
-		return units, Prediction{Known: next, Exact: next}
-	case !learned(n - 1):
+	case n == 0 && !next:
+		return units, Prediction{}
+	case n > 0 && !learned(n-1):
 		return units, Prediction{}
 	}
-	tokens := p.tokens[learnedKey(s.size, blocks[n-1])]
-	if n == len(blocks) {
-		tokens--
+	tokens := p.within(slot, q, n)
+	if learned(len(blocks) - 1) {
+		tokens = min(tokens, p.tokens[learnedKey(s.size, blocks[len(blocks)-1])]-1)
 	}
 	return units, Prediction{true, tokens / s.size * s.size, next}
 }
@@ -205,19 +279,40 @@ func (h *life) next() int {
 	return int(b)
 }
 
-// prompt draws a prompt: 16 tokens a prefix block.
+// tokensIn makes the 16 tokens of a prefix block. One that leaves the way that others take has the first ten of theirs.
+func tokensIn(block uint64) []uint32 {
+	out := make([]uint32, 16)
+	group, shared, k := block>>48, block>>40&0xff, block&0xff
+	for i := range out {
+		from := block
+		if i < 10 && block>>40 != 0 && k == shared {
+			from = group%3<<32 | k
+		}
+		out[i] = uint32(mix(from)<<8) | uint32(i)
+	}
+	return out
+}
+
+// prompt draws a prompt: 16 tokens a prefix block, each of two bytes, and certain with the first byte of the next one in the block.
 func (h *life) prompt() *Prompt {
 	blocks := chain(h.next()%6, h.next()%8, 1+h.next()%8)
 	q := &Prompt{Adapter: []string{"", "", "a"}[h.next()%3], Salt: []string{"", "", "s"}[h.next()%3]}
 	for k, block := range blocks {
+		q.Tokens = append(q.Tokens, tokensIn(block)...)
 		for i := range 16 {
-			q.Tokens = append(q.Tokens, uint32(mix(block)<<8)|uint32(i))
+			q.Certain = append(q.Certain, int32(32*k+min(2*i+3, 32)))
 		}
 		id := mix(block)
 		if q.Adapter+q.Salt != "" {
 			id = mix(id + hashBlock(nil, q.Adapter+"/"+q.Salt))
 		}
 		q.Blocks, q.Ends = append(q.Blocks, id), append(q.Ends, int32(16*(k+1)))
+	}
+	q.Head = func(n int) uint64 {
+		if n < 1 || n > 2*len(q.Tokens) {
+			return 0
+		}
+		return hashBlock(q.Tokens[(n-1)/32*16:(n+1)/2], "")
 	}
 	return q
 }
@@ -284,7 +379,7 @@ func (h *life) step() {
 		h.x.Learn(q)
 		h.plain.learn(q)
 	case op < 14:
-		h.send(slot, h.prompt().Blocks)
+		h.send(slot, h.prompt())
 	case op < 16:
 		blocks := h.prompt().Blocks
 		h.guess.Settle(slot, blocks)
@@ -298,9 +393,10 @@ func (h *life) step() {
 	}
 }
 
-// send puts a request with these blocks to a slot.
-func (h *life) send(slot int, blocks []uint64) {
-	h.match(blocks)
+// send puts a request to a slot.
+func (h *life) send(slot int, q *Prompt) {
+	blocks := q.Blocks
+	h.match(q)
 	h.guess.Add(slot, blocks, sized(blocks), &h.m)
 	h.plain.guess.add(slot, blocks)
 	h.guess.Expect(slot, blocks)
@@ -312,11 +408,12 @@ func (h *life) send(slot int, blocks []uint64) {
 }
 
 // match compares what is held of a prompt.
-func (h *life) match(blocks []uint64) {
+func (h *life) match(q *Prompt) {
 	h.t.Helper()
+	blocks := q.Blocks
 	h.x.Match(h.guess, blocks, sized(blocks), h.dst, &h.m)
 	for s, got := range h.dst {
-		want, known := h.plain.match(s, blocks)
+		want, known := h.plain.match(s, q)
 		n, found := slices.BinarySearch(sized(blocks), got)
 		if found {
 			n++
@@ -324,7 +421,7 @@ func (h *life) match(blocks []uint64) {
 		if got != want {
 			h.t.Fatalf("slot %d, %+v: got %d units of %x, want %d", s, h.plain.slots[s], got, blocks, want)
 		}
-		if p := h.x.Predict(s, blocks, n); p != known {
+		if p := h.x.Predict(h.guess, s, blocks, n, q.Head); p != known {
 			h.t.Fatalf("slot %d: got %+v of %x, want %+v", s, p, blocks, known)
 		}
 	}

@@ -74,7 +74,7 @@ func TestEventsTellWhatIsHeld(t *testing.T) {
 	if got := matchExact(x, guess, 2, p); got[0] != 2 || got[1] != 4 {
 		t.Errorf("got %v, want 2 and 4", got)
 	}
-	if got := x.Predict(1, p.Blocks, 4); got != (Prediction{true, 48, true}) {
+	if got := x.Predict(guess, 1, p.Blocks, 4, nil); got != (Prediction{true, 48, true}) {
 		t.Errorf("of 64 tokens held, engines compute the last block again: got %v", got)
 	}
 }

@@ -214,7 +214,7 @@ func (c *call) understand() *openai.Error {
 	c.media = req.MediaBytes > 0 || req.Form
 	if c.scratch != nil && req.PromptBytes > 0 {
 		c.want.Blocks, c.want.Ends = c.scratch.Blocks(c.model)
-		c.want.UnitBytes = openai.UnitBytes
+		c.want.UnitBytes, c.want.Head = openai.UnitBytes, c.scratch.Head()
 	}
 	switch c.path.Operation {
 	case "chat_completions", "completions", "responses", "messages":

@@ -83,3 +83,58 @@ func TestPromptsWhoseTokensAreWanted(t *testing.T) {
 		t.Errorf("got %d prompts, want the one, since its tokens are known", len(got))
 	}
 }
+
+// A prompt that parts from a known one inside a prefix block is expected to be cached up to there. The engine of this test has a token for each
+// byte of the prompt as it is hashed.
+func TestCachedUpToWherePromptsPart(t *testing.T) {
+	var got []Prompt
+	ended := make(chan Ended, 4)
+	r := newRig(t, Options{Prompt: func(p Prompt) {
+		got = append(got, p)
+		t.Cleanup(func() { p.Body.Close() })
+	}, Ended: func(e Ended) { ended <- e }}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"usage":{"prompt_tokens":1000,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}}`)
+	})
+	r.pool.Observe(0, 0, r.engines[0], fleet.UnknownReading(), nil)
+	r.pool.FollowEvents(r.engines[0], prefix.FollowedFromEmpty)
+	stored := func(tokens []uint32) {
+		e := prefix.Event{Kind: prefix.Stored, First: true, Tokens: tokens[:len(tokens)/16*16], BlockSize: 16}
+		for k := range len(tokens) / 16 {
+			e.Hashes = append(e.Hashes, uint64(len(tokens)<<16|k))
+		}
+		r.pool.ObserveBlocks(r.engines[0], []prefix.Event{e})
+	}
+	stored(make([]uint32, 16))
+	text := strings.Repeat("some words ", 100)
+	begin := `[{"role":"user","content":"`
+	r.post(`{"model":"m","messages":` + begin + text + `"}]}`)
+	<-ended
+	if len(got) != 1 {
+		t.Fatalf("got %d prompts, want one", len(got))
+	}
+	p := got[0]
+	body, err := io.ReadAll(p.Body)
+	if err != nil || p.Body.Close() != nil {
+		t.Fatalf("cannot read the body: %v", err)
+	}
+	texts, ok := p.Texts(body, len(p.Blocks))
+	if !ok {
+		t.Fatal("got no texts of the prompt")
+	}
+	q := &prefix.Prompt{Blocks: p.Blocks, Head: texts.Head}
+	for i, b := range []byte("m" + begin + text + `"}]`) {
+		q.Tokens, q.Certain = append(q.Tokens, uint32(b)), append(q.Certain, int32(i+1))
+	}
+	for _, end := range texts.Ends {
+		q.Ends = append(q.Ends, int32(end))
+	}
+	stored(q.Tokens)
+	r.pool.LearnPrompt(q)
+	for _, n := range []int{300, 700, 711, 712} {
+		r.post(`{"model":"m","messages":` + begin + text[:n] + strings.Repeat("#", n) + `"}]}`)
+		if e, want := <-ended, (1+len(begin)+n)/16*16; e.ExpectedTokens != want {
+			t.Errorf("they share %d bytes: got %d tokens expected, want %d", 1+len(begin)+n, e.ExpectedTokens, want)
+		}
+	}
+}

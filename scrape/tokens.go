@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -30,12 +31,15 @@ type Prompt struct {
 
 // Texts are what a prompt is made of; see openai.Texts.
 type Texts struct {
-	Pieces              []string
-	Before              []int
-	EndPieces, EndBytes []int
-	Tokens              []uint32
-	Salt                string
-	Whole               bool
+	Pieces  []string
+	Before  []int
+	Ends    []int
+	At      func(piece, bytes int) int
+	Head    func(n int) uint64
+	Tokens  []uint32
+	Certain []int
+	Salt    string
+	Whole   bool
 }
 
 // Bounds of asking for tokens.
@@ -127,11 +131,10 @@ func (w *worker) learnTokens(ctx context.Context, q *Prompt, body []byte, paused
 	if !ok {
 		return nil
 	}
-	p := &prefix.Prompt{Blocks: q.Blocks, Adapter: q.Adapter, Salt: texts.Salt, Tokens: texts.Tokens}
+	p := &prefix.Prompt{Blocks: q.Blocks, Adapter: q.Adapter, Salt: texts.Salt, Tokens: texts.Tokens, Head: texts.Head}
 	if len(texts.Tokens) > 0 {
-		for _, n := range texts.EndBytes {
-			p.Ends = append(p.Ends, int32(n))
-		}
+		p.Certain = whole32(texts.Certain)
+		p.Ends = endsOf(&texts, p.Certain, len(texts.Tokens), math.MaxInt)
 	} else {
 		if paused {
 			return nil
@@ -144,7 +147,8 @@ func (w *worker) learnTokens(ctx context.Context, q *Prompt, body []byte, paused
 			return err
 		}
 		w.tokenizes = true
-		p.Tokens, p.Ends = tokens, align(&texts, words)
+		p.Tokens = tokens
+		p.Certain, p.Ends = align(&texts, words)
 	}
 	if root, size := w.metrics.follow.names(); size > 0 && q.Adapter == "" {
 		p.EngineBlock, p.EngineHashes = size, engineHashes(&root, p.Tokens, size, texts.Salt)
@@ -249,35 +253,104 @@ func appendByteOf(dst []byte, r rune) []byte {
 	return utf8.AppendRune(dst, r)
 }
 
-// align finds how many of the prompt's leading tokens are certain by the end of each block, whatever comes after it.
+// align finds for each token, as far as it goes, from which byte of the prompt on it is certain, whatever comes after that, and so
+// how many are certain by the end of each block.
 //
 // The tokens' texts together are the prompt as the chat template wrote it. The pieces are in it, one after the other and
 // as they are, but for space around them. A piece that isn't found soon after the one before ends it: a template that changes
 // texts changes tokens, and about the blocks from there on nothing is said. Of a template's own text, and of tools, which are
-// written in ways of their own, a block has what ends with the piece before.
-func align(t *Texts, words [][]byte) []int32 {
+// written in ways of their own, what ends with the piece before is certain once the next one begins.
+func align(t *Texts, words [][]byte) (certain, ends []int32) {
 	text := slices.Concat(words...)
-	ends := make([]int, len(words)) // of each token in the text
-	at := 0
-	for i, w := range words {
-		at += len(w)
-		ends[i] = at
-	}
 	starts, leads := findPieces(t, text)
-	out := make([]int32, 0, len(t.EndPieces))
-	least := int32(0)
-	for k, p := range t.EndPieces {
-		switch {
-		case p >= len(starts):
-			return out
-		case k == len(t.EndPieces)-1 && t.Whole && len(starts) == len(t.Pieces):
-			return append(out, int32(len(words)))
-		case p >= 0:
-			upTo := starts[p] + min(max(t.EndBytes[k]-leads[p], 0), len(strings.TrimSpace(t.Pieces[p])))
-			n, _ := slices.BinarySearch(ends, settled(text, starts[p], upTo)+1)
-			least = max(least, int32(n))
+	if len(starts) == 0 {
+		return nil, endsOf(t, nil, len(words), t.At(0, 0))
+	}
+	a := aligned{t: t, text: text, starts: starts, leads: leads, boundary: make([]bool, len(text)+1)}
+	at := 0
+	for _, w := range words {
+		at += len(w)
+		a.boundary[at] = true
+	}
+	at = 0
+	for _, w := range words {
+		at += len(w)
+		n, ok := a.certain(at)
+		if !ok {
+			break
 		}
-		out = append(out, least)
+		certain = append(certain, int32(n))
+	}
+	return certain, endsOf(t, certain, len(words), next(t, len(starts)))
+}
+
+// aligned is a prompt's text with its pieces found in it.
+type aligned struct {
+	t             *Texts
+	text          []byte
+	starts, leads []int
+	boundary      []bool // where tokens end
+	piece         int    // how many begin before the token asked for
+}
+
+// certain is from which byte of the prompt on the token that ends at p is certain; ask in order.
+func (a *aligned) certain(p int) (int, bool) {
+	for a.piece < len(a.starts) && a.starts[a.piece] < p {
+		a.piece++
+	}
+	j := a.piece - 1
+	for ; j >= 0 && p <= a.end(j); j++ {
+		end := a.end(j)
+		if n := settled(a.text[:end], p); n <= end {
+			return a.t.At(j, n-a.starts[j]+a.leads[j]), true
+		}
+		if j+1 < len(a.starts) && a.starts[j+1] == end {
+			continue // two parts that are one text
+		}
+		if a.boundary[end] { // the template's mark ends the text, and with it the last word
+			return a.t.At(j, len(a.t.Pieces[j])+1), true
+		}
+		break
+	}
+	if j+1 < len(a.starts) {
+		return a.t.At(j+1, 0), true
+	}
+	return 0, false
+}
+
+// end is where a piece ends in the text.
+func (a *aligned) end(j int) int { return a.starts[j] + len(strings.TrimSpace(a.t.Pieces[j])) }
+
+// next is where a piece begins in the prompt, and nowhere if there is none.
+func next(t *Texts, piece int) int {
+	if piece < len(t.Pieces) {
+		return t.At(piece, 0)
+	}
+	return math.MaxInt
+}
+
+// endsOf says for each block that ends before limit how many tokens are certain by its end, which are all at the end of the prompt.
+func endsOf(t *Texts, certain []int32, tokens, limit int) []int32 {
+	out, n := make([]int32, 0, len(t.Ends)), 0
+	for k, end := range t.Ends {
+		if end >= limit {
+			return out
+		}
+		for n < len(certain) && int(certain[n]) <= end {
+			n++
+		}
+		if k == len(t.Ends)-1 && t.Whole && limit == math.MaxInt {
+			n = tokens
+		}
+		out = append(out, int32(n))
+	}
+	return out
+}
+
+func whole32(all []int) []int32 {
+	out := make([]int32, len(all))
+	for i, n := range all {
+		out[i] = int32(n)
 	}
 	return out
 }
@@ -302,19 +375,16 @@ func findPieces(t *Texts, text []byte) (starts, leads []int) {
 	return starts, leads
 }
 
-// settled is up to where the tokens of a text are certain when only what is before n is: tokenizers cut texts into words,
-// each with the space before it, and a word that may go on may be cut otherwise. In a run without any space the tokens
-// are taken to be certain some way before its end, and so is what a template writes before a piece, which begins at
-// from.
-func settled(text []byte, from, n int) int {
+// settled is how much of a text must be there for a token that ends at p to be certain, more than there is where it isn't:
+// tokenizers cut texts into words, each with the space before it, and a word that may go on may be cut otherwise. In a
+// run without any space the tokens are taken to be certain some way before its end.
+func settled(text []byte, p int) int {
 	const furthest = 64
-	least := max(n-furthest, from)
 	space := func(i int) bool { return text[i] == ' ' || text[i] >= '\t' && text[i] <= '\r' }
-	for n > least && !space(n-1) {
-		n--
+	for n := p + 1; n < min(p+furthest, len(text)+1); n++ {
+		if space(n-1) && !space(n-2) {
+			return n
+		}
 	}
-	for n > least && space(n-1) {
-		n--
-	}
-	return n
+	return p + furthest
 }

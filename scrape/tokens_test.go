@@ -58,6 +58,30 @@ func words(text string) [][]byte {
 	return out
 }
 
+// textsOf lays pieces out in a prompt, each after some other bytes and in quotes, with blocks that end after some bytes of a piece.
+func textsOf(pieces []string, before int, whole bool, ends ...[2]int) Texts {
+	t := Texts{Pieces: pieces, Whole: whole}
+	from := []int{}
+	at := 0
+	for _, p := range pieces {
+		at += before
+		from, t.Before = append(from, at), append(t.Before, before)
+		at += len(p)
+	}
+	t.At = func(piece, bytes int) int { return from[piece] + bytes }
+	for k, e := range ends {
+		switch {
+		case e[0] < 0:
+			t.Ends = append(t.Ends, 1)
+		case whole && k == len(ends)-1:
+			t.Ends = append(t.Ends, at+2)
+		default:
+			t.Ends = append(t.Ends, t.At(e[0], e[1]))
+		}
+	}
+	return t
+}
+
 // Blocks get the tokens that are certain by their ends, never more; what a template changes ends it.
 func TestAlign(t *testing.T) {
 	chat := "<begin><user>one two three four<end><assistant>five six<end><user>seven eight<end><assistant>"
@@ -67,37 +91,54 @@ func TestAlign(t *testing.T) {
 		text  string
 		want  []int32
 	}{
-		{"a chat", Texts{Pieces: []string{"one two three four", "five six", "seven eight"}, Before: []int{20, 20, 20},
-			EndPieces: []int{-1, 0, 0, 0, 1, 2}, EndBytes: []int{0, 5, 13, 18, 4, 11}, Whole: true}, chat,
-			// Of "one t" the second word may go on; so may "three" though a space follows, and "four" at the end of its text.
-			[]int32{0, 3, 4, 5, 8, 16}},
-		{"space around texts is cut", Texts{Pieces: []string{" \n one two three four\n", "five six"}, Before: []int{20, 20},
-			EndPieces: []int{0, 0, 1}, EndBytes: []int{2, 9, 8}}, chat, []int32{2, 3, 9}},
-		{"a text is changed", Texts{Pieces: []string{"one two three four", "FIVE SIX", "seven eight"}, Before: []int{20, 20, 20},
-			EndPieces: []int{0, 1, 2}, EndBytes: []int{18, 3, 11}, Whole: true}, chat, []int32{5}},
-		{"a text is far away", Texts{Pieces: []string{"one"}, Before: []int{20}, EndPieces: []int{0}, EndBytes: []int{3}, Whole: true},
-			strings.Repeat("x ", 4000) + "one", nil},
-		{"a plain prompt", Texts{Pieces: []string{"a b c"}, Before: []int{0}, EndPieces: []int{0, 0}, EndBytes: []int{4, 5}, Whole: true}, "a b c", []int32{2, 3}},
-		{"no space at all", Texts{Pieces: []string{strings.Repeat("x", 200)}, Before: []int{0}, EndPieces: []int{0, 0}, EndBytes: []int{150, 200}, Whole: true},
-			strings.Repeat("x", 200), []int32{0, 1}},
+		{"a chat", textsOf([]string{"one two three four", "five six", "seven eight"}, 20, true,
+			[2]int{-1, 0}, [2]int{0, 0}, [2]int{0, 5}, [2]int{0, 13}, [2]int{0, 18}, [2]int{0, 19}, [2]int{1, 4}, [2]int{2, 11}), chat,
+			// Of "one t" the second word may go on; so may "three" though a space follows, and "four" until its quote ends it.
+			[]int32{0, 2, 3, 4, 5, 6, 8, 16}},
+		{"space around texts is cut", textsOf([]string{" \n one two three four\n", "five six"}, 20, false,
+			[2]int{0, 2}, [2]int{0, 9}, [2]int{1, 8}, [2]int{1, 9}), chat, []int32{2, 3, 9, 10}},
+		{"a text is changed", textsOf([]string{"one two three four", "FIVE SIX", "seven eight"}, 20, true,
+			[2]int{0, 18}, [2]int{0, 19}, [2]int{1, 3}, [2]int{2, 11}), chat, []int32{5, 6}},
+		{"a text is far away", textsOf([]string{"one"}, 20, true, [2]int{-1, 0}, [2]int{0, 3}), strings.Repeat("x ", 4000) + "one", []int32{0}},
+		{"a plain prompt", textsOf([]string{"a b c"}, 1, true, [2]int{0, 4}, [2]int{0, 5}), "a b c", []int32{2, 3}},
+		{"no space at all", textsOf([]string{strings.Repeat("x", 200)}, 1, true, [2]int{0, 150}, [2]int{0, 200}), strings.Repeat("x", 200), []int32{0, 1}},
+		{"two parts that are one text", textsOf([]string{"one", "<two>"}, 20, true, [2]int{0, 4}, [2]int{1, 5}, [2]int{1, 6}), "one<two><end>", []int32{0, 0, 3}},
 	} {
-		got := align(&c.texts, words(c.text))
-		if !slices.Equal(got, c.want) {
-			t.Errorf("%s: got %v, want %v of %q", c.name, got, c.want, words(c.text))
+		certain, got := align(&c.texts, words(c.text))
+		if !slices.Equal(got, c.want) || !slices.IsSorted(certain) {
+			t.Errorf("%s: got %v, want %v of %q, certain from %v on", c.name, got, c.want, words(c.text), certain)
 		}
 	}
 }
 
+// What is certain of a text at a byte is what it has in common with any other that begins so.
 func FuzzAlign(f *testing.F) {
-	f.Add("one two three", "<a>one two three<b>", 5, true)
-	f.Fuzz(func(t *testing.T, piece, text string, end int, whole bool) {
-		x := Texts{Pieces: []string{piece, "b"}, Before: []int{0, 3}, EndPieces: []int{-1, 0, 1}, EndBytes: []int{0, end & 1023 % (len(piece) + 1), 1}, Whole: whole}
-		last := int32(0)
-		for _, n := range align(&x, words(text)) {
-			if n < last || int(n) > len(words(text)) {
-				t.Fatalf("got %d after %d", n, last)
+	f.Add("one two three", "four", 5, true)
+	f.Add("one  two\nthree", "", 9, false)
+	f.Fuzz(func(t *testing.T, piece, other string, end int, whole bool) {
+		if strings.ContainsAny(piece+other, "<>") {
+			return
+		}
+		end = end & 1023 % (len(piece) + 1)
+		certainOf := func(piece string) ([][]byte, []int32) {
+			x := textsOf([]string{piece, "b"}, 9, whole, [2]int{-1, 0}, [2]int{0, end}, [2]int{1, 1})
+			all := words("<a>" + strings.TrimSpace(piece) + "<c>b<d>")
+			certain, ends := align(&x, all)
+			if !slices.IsSorted(certain) || !slices.IsSorted(ends) || len(certain) > len(all) || len(ends) > 0 && int(ends[len(ends)-1]) > len(all) {
+				t.Fatalf("got %v and %v of %q", certain, ends, all)
 			}
-			last = n
+			return all, certain
+		}
+		lead := len(piece) - len(strings.TrimLeft(piece, " \t\r\n\v\f\u0085\u00a0"))
+		if len(strings.TrimSpace(piece)) > 60 || lead > 0 || len(other) > 60 {
+			return // of long words it is an assumption
+		}
+		a, certain := certainOf(piece)
+		b, _ := certainOf(piece[:end] + other)
+		for i, at := range certain {
+			if int(at) <= 9+end && (i >= len(b) || string(a[i]) != string(b[i])) {
+				t.Fatalf("%q and %q share %d bytes: token %d is %q and %q", piece, piece[:end]+other, end, i, a[i], b[i])
+			}
 		}
 	})
 }
@@ -118,7 +159,7 @@ func TestEngineIsAskedForTokens(t *testing.T) {
 	defer w.client.close()
 	ask := func() error {
 		q := &Prompt{Blocks: []uint64{1}, Texts: func([]byte, int) (Texts, bool) {
-			return Texts{Pieces: []string{"Hello world"}, Before: []int{0}, EndPieces: []int{0}, EndBytes: []int{11}, Whole: true}, true
+			return textsOf([]string{"Hello world"}, 0, true, [2]int{0, 11}), true
 		}}
 		return w.learnTokens(context.Background(), q, []byte(`{"prompt":"Hello world"}`), false)
 	}
