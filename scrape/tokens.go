@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/sluice-gateway/sluice/prefix"
@@ -369,7 +370,7 @@ func findPieces(t *Texts, text []byte) (starts, leads []int) {
 		if at < 0 {
 			break
 		}
-		starts, leads = append(starts, from+at), append(leads, len(piece)-len(strings.TrimLeft(piece, " \t\r\n\v\f\u0085\u00a0")))
+		starts, leads = append(starts, from+at), append(leads, len(piece)-len(strings.TrimLeftFunc(piece, unicode.IsSpace)))
 		from += at + len(trimmed)
 	}
 	return starts, leads
