@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Record is one decision with everything it was made from: one line of JSON, what replay reads and what a bug report
@@ -60,7 +61,7 @@ func Named(name string, weights map[string]float64) (*Profile, error) {
 	case profileRoundRobin:
 		return RoundRobin(), nil
 	}
-	return nil, fmt.Errorf("cannot use profile %q: known are %v", name, ProfileNames())
+	return nil, fmt.Errorf("cannot use profile %q: known are %s", name, strings.Join(ProfileNames(), ", "))
 }
 
 // ProfileNames lists the names that Named accepts.

@@ -87,9 +87,11 @@ type EndpointEntry struct {
 
 // EndpointMetrics says where an engine's metrics are read, where that isn't where its kind has them.
 type EndpointMetrics struct {
+	// Path is the page, /metrics for most engines.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^/`
 	Path string `json:"path,omitempty"`
+	// Port is the port of the page, where it is not that of the address.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535

@@ -64,10 +64,11 @@ type InferenceGatewayConfigSpec struct {
 
 // BBR is the body-based router.
 type BBR struct {
-	// Enabled chooses the pool by the body's model. Off: everything goes to the one scheduler. A pointer, because a
-	// document has to say which.
+	// Enabled chooses the pool by the body's model. Off: everything goes to the one scheduler. A document has to
+	// say which.
 	// +required
 	Enabled *bool `json:"enabled"`
+	// Replicas is how many pods the body-based router has.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
@@ -141,6 +142,7 @@ type JWTProvider struct {
 
 // RemoteJWKS is where the provider publishes its keys.
 type RemoteJWKS struct {
+	// URI is where its keys are fetched.
 	// +required
 	// +kubebuilder:validation:Pattern=`^https://`
 	URI string `json:"uri"`
@@ -255,14 +257,17 @@ type Scheduler struct {
 	// ModelSelector selects model servers by label. {} selects all of them.
 	// +required
 	ModelSelector *metav1.LabelSelector `json:"modelSelector"`
+	// TargetPort is the port of endpoints whose address has none.
 	// +optional
 	// +kubebuilder:default=8000
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	TargetPort *int32 `json:"targetPort,omitempty"`
+	// AppProtocol is what the model servers speak: HTTP/1.1, or HTTP/2 without TLS.
 	// +optional
 	// +kubebuilder:default=http
 	AppProtocol AppProtocol `json:"appProtocol,omitempty"`
+	// Scheduler names an endpoint picker of the reference.
 	// +optional
 	// +kubebuilder:default="llm-d"
 	Scheduler PickerKind `json:"scheduler,omitempty"`
@@ -275,6 +280,7 @@ type Scheduler struct {
 	// ConfigMapRef names a whole picker configuration.
 	// +optional
 	ConfigMapRef *ConfigMapRef `json:"configMapRef,omitempty"`
+	// Replicas is how many pods the picker has.
 	// +optional
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
@@ -293,6 +299,7 @@ type Scheduler struct {
 	// +optional
 	// +kubebuilder:validation:Pattern=`^([0-9]{1,5}(h|m|s|ms)){1,4}$`
 	RouteTimeout *string `json:"routeTimeout,omitempty"`
+	// LogLevel is how much the picker of the reference logs.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=5

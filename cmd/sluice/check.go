@@ -23,9 +23,11 @@ func checkCommand() *cobra.Command {
 		Short: "Validate a configuration and say what goes where, and why",
 		Long: `Check reads a configuration as serve does, reports every fault at once, and explains what a faultless one means: which
 endpoints serve each model, how they are chosen, and what this build does not honour. It exits with 1 where serve would refuse to start.
-With --probe it also asks every endpoint what it is, and names the metrics that its engine does not have.`,
+With --probe it also asks every endpoint what it is, and names the metrics that its engine does not have.
+KV events are not tried: the log of serve and /fleet say whether prefixes are exact.`,
 		Example: `  sluice check -f gateway.yaml
-  sluice check -f gateway.yaml --probe`,
+  sluice check -f gateway.yaml --probe
+  sluice check --endpoint llama=10.0.0.1:8000,10.0.0.2:8000 --kv-events-port 5557 --kv-replay-port 5558`,
 		Args: noArgs("-f FILE or --endpoint MODEL=HOST:PORT"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return check(cmd.Context(), s, probe, cmd.OutOrStdout())
@@ -34,7 +36,7 @@ With --probe it also asks every endpoint what it is, and names the metrics that 
 	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration `FILE`")
 	cmd.Flags().StringArrayVar(&s.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
 	s.addEventFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&probe, "probe", false, "ask every endpoint, too")
+	cmd.Flags().BoolVar(&probe, "probe", false, "also ask every endpoint what it is and serves")
 	return cmd
 }
 

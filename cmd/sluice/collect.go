@@ -26,7 +26,7 @@ func newFleetCollector(f *fleet.Fleet, now func() time.Duration) *fleetCollector
 		ready:    desc("pool_ready_endpoints", "Endpoints of the pool that may serve."),
 		slower:   desc("endpoint_slower_ratio", "How many times longer prompts take there than at the others of its kind, 1 where that is not much.", "endpoint"),
 		guarded:  desc("pool_guarded", "1 while the pool decides by weights because hits have fallen and the backlog has risen."),
-		onsets:   desc("pool_guard_onsets_total", "How often that began."),
+		onsets:   desc("pool_guard_onsets_total", "How often the pool began to decide by weights because hits had fallen and the backlog had risen."),
 		state:    desc("endpoint_state", "1 for the state that the endpoint is in.", "endpoint", "state"),
 		waiting:  desc("endpoint_waiting", "Requests queued in the engine, scraped.", "endpoint"),
 		running:  desc("endpoint_running", "Requests being served in the engine, scraped.", "endpoint"),

@@ -40,7 +40,7 @@ func demoCommand() *cobra.Command {
 	o := &demoOptions{}
 	var says []string
 	for _, s := range scenarios() {
-		says = append(says, fmt.Sprintf("  %-9s %s", s.name, s.says))
+		says = append(says, fmt.Sprintf("  %-10s %s", s.name, s.says))
 	}
 	cmd := &cobra.Command{
 		Use:   "demo",
@@ -48,7 +48,8 @@ func demoCommand() *cobra.Command {
 		Long: `Demo starts two fleets of eight simulated GPUs that serve an 8B model, one behind the gateway and its twin behind round robin, sends both the same
 traffic, and shows how soon and how fast each answers. It needs no GPU, no network and no file. The gateway is a real one: send it
 requests, ask it why. It follows the servers' KV events, and so knows what their caches hold; "expected" is the share of prompt tokens
-that it thought they would find there, "hits" what they found; "10 s" are percentiles of the last ten seconds.
+that it thought they would find there, "hits" what they found; "10 s" are percentiles of the last ten seconds,
+"cut" answers that broke off, and "no token yet" those of "running" that wait for their first token.
 
 Scenarios:
 ` + strings.Join(says, "\n"),

@@ -23,7 +23,14 @@ func explainCommand() *cobra.Command {
 		Short: "Say why requests went where they went",
 		Long: `Explain shows, for recorded decisions, what each filter and term said about every endpoint, in columns and in words.
 Without FILE it asks a running gateway for its latest decisions; with FILE it reads what serve --record wrote ("-" is the standard
-input).`,
+input).
+
+The first table is what was known of each endpoint: from its metrics waiting and running requests, KV use, KV tokens (the cache's size), read
+ago (how old that is); counted by the gateway requests in flight, of these prefilling (without a first token), backlog (their prompt tokens not cached
+there), work (what computing those takes at a factor of 1, in ms), held (tokens that requests in flight add to the cache), context (their tokens halfway
+through their answers), match (units of 256 bytes of this prompt that it holds) and in its cache (tokens of it that it should find: exact, at least, or
+guessed). The second is what filters left out and what each term costs in ms, or scores; docs/routing.md says how. A kind's line has the shape of its
+steps, in ms, and after × the factor that was learned for prompts and for decoding.`,
 		Example: `  sluice explain --last 3                     # the gateway on this machine
   sluice explain --admin 127.0.0.1:9000
   sluice explain decisions.jsonl --last 1     # what serve --record wrote

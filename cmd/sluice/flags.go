@@ -18,7 +18,7 @@ func proxyFlags(f *pflag.FlagSet, o *serveOptions) {
 	f.Int64Var(&o.maxBody, "max-body-bytes", 0, "`BYTES` of one request body at most (default: the configuration's, 256 MiB)")
 	f.StringArrayVar(&p.OpenPaths, "open-path", nil, "`PATH` to open to clients beside the inference paths, such as /v1/load_lora_adapter (repeatable)")
 	f.StringVar(&o.sessionHeader, "session-header", "", "request header `NAME` with the id of the client's session, which stays at its endpoint while that is worth it (default: none; a GatewayPolicy's wins)")
-	f.StringVar(&o.sessionCookie, "session-cookie", "", "cookie `NAME` with that id, set where a request has neither")
+	f.StringVar(&o.sessionCookie, "session-cookie", "", "cookie `NAME` with the id of the client's session, set where a request has neither it nor the header of --session-header")
 	f.BoolVar(&p.TrustHeaders, "trust-client-headers", false, "keep gateway headers that clients send: clients are gateways themselves")
 	f.BoolVar(&o.reveal, "reveal-endpoint", true, "name the endpoint and the reason for it in answers' headers")
 }

@@ -51,11 +51,11 @@ func (d *describer) MustRegister(cs ...prometheus.Collector) {
 
 func (d *describer) Unregister(prometheus.Collector) bool { return false }
 
-// reference is what docs/reference.md holds: the flags of each command, and the metrics.
+// reference is what docs/reference.md holds: the flags of each command, the fields of documents, and the metrics.
 func reference(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
-	b.WriteString("# Reference\n\nMade from the program itself by `go test ./cmd/sluice -rewrite`.\n")
+	b.WriteString("# Reference\n\nFlags, the fields of configuration files, metrics: made from the program itself by `go test ./cmd/sluice -rewrite`.\n")
 	for _, cmd := range root().Commands() {
 		if !cmd.HasAvailableFlags() || cmd.Name() == "help" || cmd.Name() == "completion" {
 			continue
@@ -63,6 +63,7 @@ func reference(t *testing.T) string {
 		fmt.Fprintf(&b, "\n## `sluice %s`\n\n%s.\n\n| flag | default | meaning |\n| --- | --- | --- |\n", cmd.Use, cmd.Short)
 		flags(&b, cmd)
 	}
+	documents(&b, readSchema(t))
 	d := new(describer)
 	f := new(fleet.Fleet)
 	now := func() time.Duration { return 0 }

@@ -46,7 +46,8 @@ HTTP API and metrics page. What they answer is made up of words drawn from the s
 Faults can be set while they run, by POST to /sim/fault of a server: {"fault": "slow", "value": 3}; the others are stalled, frozen and blind (value 1 begins
 and 0 ends them), failing (this share of requests, 500), crashed (down for so many seconds, 0 for ever) and loading (503 for so many seconds, with an empty cache after).
 
-Profiles: ` + strings.Join(profileNames(), ", "),
+Profiles are a model, a GPU and how many of them: l8 is Llama 3.1 8B, l70 Llama 3.1 70B, q32 Qwen3 32B, q235 Qwen3 235B A22B, mm25 MiniMax M2.5, in FP8 where
+the name says so, else in bf16. docs/simulator.md says what each rests on. There are ` + strings.Join(profileNames(), ", "),
 		Example: `  # four servers on free ports
   sluice sim --profile l8-h100 --count 4
 
@@ -54,10 +55,10 @@ Profiles: ` + strings.Join(profileNames(), ", "),
   sluice sim --profile l8-h100=4 --profile l8-a10g=4 --port 9001 --model llama --adapters sql,chat
 
   # with events of the KV cache
-  sluice sim --profile l8-h100 --port 9001 --kv-events tcp://127.0.0.1:5557
+  sluice sim --profile l8-h100 --port 9001 --model llama --kv-events tcp://127.0.0.1:5557
 
-  # the gateway before them, in another terminal
-  sluice serve --endpoint llama=127.0.0.1:9001,127.0.0.1:9002`,
+  # the gateway before it, in another terminal
+  sluice serve --endpoint llama=127.0.0.1:9001 --kv-events-port 5557 --kv-replay-port 5558`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runSim(cmd.Context(), o, cmd.OutOrStdout())
@@ -198,8 +199,8 @@ func runSim(ctx context.Context, o *simOptions, out io.Writer) error {
 	defer farm.Close()
 	for i, m := range farm.Members {
 		fmt.Fprintf(out, "sluice: %s on http://%s\n", names[i], m.Address)
-		if events, _ := m.KVEvents(); events != "" {
-			fmt.Fprintf(out, "sluice: its KV events on %s\n", events)
+		if events, replay := m.KVEvents(); events != "" {
+			fmt.Fprintf(out, "sluice: its KV events on %s, again on %s\n", events, replay)
 		}
 	}
 	<-ctx.Done()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,7 +21,7 @@ func (s *server) logStates() {
 			case !known && e.State != "ready" && e.State != "draining", was == e.State:
 				// Nothing is known yet, or nothing has changed.
 			case e.State == "ready" || e.State == "draining" || e.State == "in doubt":
-				s.log.Info("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was)
+				s.log.Info("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", cmp.Or(was, "new"))
 			default:
 				s.log.Warn("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was, "why", e.Why)
 			}
