@@ -65,19 +65,28 @@ func (c *Config) warnEvents(object, path string) {
 	warn := func(hostPort, format string, args ...any) {
 		c.Warnings = append(c.Warnings, Notice{Object: object, Path: path, Value: hostPort, Why: fmt.Sprintf(format, args...)})
 	}
+	// claim takes the ports of all ranks, and tells of the first that is taken: a hundred more would say no more.
 	claim := func(e Endpoint, port int, what string) {
-		key := fmt.Sprintf("%s %d", e.Address, port)
-		first, was := taken[key]
-		if !was {
-			taken[key] = owner{e.HostPort(), what}
-			return
+		told := false
+		for rank := range max(e.Ranks, 1) {
+			at := port + e.FirstRank + rank
+			key := fmt.Sprintf("%s %d", e.Address, at)
+			first, was := taken[key]
+			switch {
+			case !was:
+				taken[key] = owner{e.HostPort(), what}
+				continue
+			case told:
+				continue
+			}
+			told = true
+			whose := first.endpoint + "'s"
+			if first.endpoint == e.HostPort() {
+				whose = "also its own"
+			}
+			warn(e.HostPort(), "has port %d for its %s, which is %s for %s: give it one of its own, or events will be missing or taken for another's",
+				at, what, whose, first.what)
 		}
-		whose := first.endpoint + "'s"
-		if first.endpoint == e.HostPort() {
-			whose = "also its own"
-		}
-		warn(e.HostPort(), "has port %d for its %s, which is %s for %s: give it one of its own, or events will be missing or taken for another's",
-			port, what, whose, first.what)
 	}
 	var all []Endpoint
 	for _, p := range c.Pools {
@@ -102,11 +111,9 @@ func (c *Config) warnEvents(object, path string) {
 			warn(e.HostPort(), "has kvEvents, and the engine %s publishes none that can be read here: what it holds is guessed", e.Engine)
 			continue
 		}
-		for rank := range max(e.Ranks, 1) {
-			claim(e, e.KVEvents.Port+e.FirstRank+rank, "KV events")
-			if e.KVEvents.ReplayPort != 0 {
-				claim(e, e.KVEvents.ReplayPort+e.FirstRank+rank, "replay of KV events")
-			}
+		claim(e, e.KVEvents.Port, "KV events")
+		if e.KVEvents.ReplayPort != 0 {
+			claim(e, e.KVEvents.ReplayPort, "replay of KV events")
 		}
 	}
 }
