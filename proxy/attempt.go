@@ -340,7 +340,7 @@ func (c *call) elsewhere(status int) bool {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	case http.StatusNotFound:
-		return c.path.Stateful || c.want.Adapter != ""
+		return c.path.Stateful || c.lost || c.want.Adapter != ""
 	}
 	return false
 }

@@ -38,6 +38,7 @@ type call struct {
 
 	body    *openai.Body
 	media   bool // the prompt holds more than text
+	lost    bool // it is about a response, or continues one, of which nobody knows where it is
 	unread  bool // the client may be sending a body that nobody wants any longer
 	scratch *openai.Scratch
 

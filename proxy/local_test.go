@@ -78,7 +78,8 @@ func TestStoredResponses(t *testing.T) {
 			body, _ := io.ReadAll(r.Body)
 			w.Header().Set("Content-Type", "application/json")
 			switch {
-			case r.Method != http.MethodPost && !strings.Contains(r.URL.Path, id):
+			case r.Method != http.MethodPost && !strings.Contains(r.URL.Path, id),
+				strings.Contains(string(body), "previous") && !strings.Contains(string(body), id):
 				w.WriteHeader(http.StatusNotFound)
 				_, _ = io.WriteString(w, "not here")
 			case r.Method != http.MethodPost || strings.Contains(string(body), "previous"):
@@ -100,7 +101,12 @@ func TestStoredResponses(t *testing.T) {
 		t.Helper()
 		return r.do(r.request(method, path, ""))
 	}
-	get(http.MethodGet, "/v1/responses/resp_c").want(t, 200, "here resp_c") // nobody knows: searched for
+	// Nobody knows where these are: they are searched for, as is one that a peer had made a moment ago.
+	for range 3 {
+		get(http.MethodGet, "/v1/responses/resp_c").want(t, 200, "here resp_c")
+		post(`{"model":"m","input":"x","previous_response_id":"resp_c"}`).want(t, 200, "here resp_c")
+	}
+	post(`{"model":"m","input":"x","previous_response_id":"resp_x"}`).want(t, 404, "not here")
 	for range 3 {
 		post(`{"model":"m","input":"x"}`)
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // holder looks up which pool and endpoint keep the response that the request is about or continues; nil and empty where there
-// is none or that isn't known.
+// is none or that isn't known, which is noted.
 func (c *call) holder(req *openai.Request) (*fleet.Pool, string) {
 	id := req.PreviousResponseID
 	if c.path.Stateful {
@@ -17,7 +17,9 @@ func (c *call) holder(req *openai.Request) (*fleet.Pool, string) {
 	if id == "" {
 		return nil, ""
 	}
-	return c.g.fleet.Holder(id)
+	p, endpoint := c.g.fleet.Holder(id)
+	c.lost = p == nil
+	return p, endpoint
 }
 
 // store notes where a new response lives. Its identifier comes first in what engines write, and inside a string of JSON
