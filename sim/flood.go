@@ -15,7 +15,7 @@ const (
 // flood gives an engine so many seconds of prompts to prefill that no gateway sent, and makes it forget what it held that nobody was using: caches
 // are thrashed and there is a backlog, whatever the policy.
 func (w *world) flood(e *Engine, backlog float64) {
-	e.cache.forgetIdle()
+	e.cache.empty()
 	each := prefillSeconds(&e.cfg.Profile, floodPrompt, 0) + e.cfg.Profile.PA*floodPrompt/float64(e.cfg.Budget)/1e3
 	for n := 0; float64(n)*each < backlog; n++ {
 		s := &Seq{Prompt: floodPrompt, Output: 1, Tag: nobody}
@@ -26,18 +26,6 @@ func (w *world) flood(e *Engine, backlog float64) {
 	}
 	if w.result.shocked == 0 {
 		w.result.shocked = w.now
-	}
-}
-
-// forgetIdle makes what no sequence refers to impossible to find.
-func (b *blocks) forgetIdle() {
-	end := int32(len(b.refs))
-	for id := b.next[end]; id != end; id = b.next[id] {
-		if b.hash[id] != 0 {
-			b.forget(b.hash[id])
-			b.note(blockChange{hash: b.hash[id]})
-			b.hash[id] = 0
-		}
 	}
 }
 
