@@ -159,8 +159,8 @@ func (o *benchOptions) checkLive(l *live) error {
 		return errors.New("cannot bench: --live needs --rate, since the usual ones are for fleets of GPUs")
 	case l.rounds < 1 || l.length <= 0 || !(l.size > 0) || math.IsInf(l.size, 1):
 		return fmt.Errorf("cannot bench: --seeds %d must be at least 1, --for %v and --size %v above 0", l.rounds, l.length, l.size)
-	case o.plot != "" || o.check || o.fleet != "":
-		return errors.New("cannot bench: --plot, --check and --fleet are not for --live")
+	case o.plot != "" || o.markdown != "" || o.check || o.fleet != "":
+		return errors.New("cannot bench: --plot, --markdown, --check and --fleet are not for --live")
 	}
 	return nil
 }
@@ -226,8 +226,9 @@ func (l *live) run(ctx context.Context) (*liveTable, error) {
 		for turn := range l.targets {
 			l.progress(round*len(l.targets)+turn, l.rounds*len(l.targets))
 			i := (round + turn) % len(l.targets)
-			// Targets may share engines, which must not find in their caches what another target has sent there: each has words of its own.
-			play := livePlay{live: l, url: l.targets[i].url, words: uint64(i + 1), warm: time.Duration(liveWarmShare * float64(l.length))}
+			// Targets may share engines, which must not find in their caches what another target or, of a trace, another
+			// round has sent there: each has words of its own.
+			play := livePlay{live: l, url: l.targets[i].url, words: uint64(round*len(l.targets) + i + 1), warm: time.Duration(liveWarmShare * float64(l.length))}
 			f, err := play.run(ctx, l.row.Requests(uint64(round+1), l.length))
 			if err != nil {
 				return nil, err

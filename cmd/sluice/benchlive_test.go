@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -154,6 +156,30 @@ func TestBenchLive(t *testing.T) {
 	}
 }
 
+// A trace is the same in every round, and what one round has left in caches must not serve the next.
+func TestLiveRoundsOfATraceHaveWordsOfTheirOwn(t *testing.T) {
+	trace := filepath.Join(t.TempDir(), "trace.jsonl")
+	lines := `{"timestamp":0,"input_length":20,"output_length":3,"hash_ids":[1]}
+{"timestamp":3000,"input_length":20,"output_length":3,"hash_ids":[1]}
+`
+	if err := os.WriteFile(trace, []byte(lines), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var s talker
+	server := httptest.NewServer(&s)
+	defer server.Close()
+	if _, _, err := runBench(t, "--live", "--trace", trace, "--speed", "20", "--for", "500ms", "--seeds", "2", "--target", "a="+server.URL); err != nil {
+		t.Fatal(err)
+	}
+	words := map[string]int{}
+	for _, m := range s.asked {
+		words[m[0].Content]++
+	}
+	if len(s.asked) != 4 || len(words) != 2 {
+		t.Errorf("got %d requests of %d kinds, want 4 of 2: one kind a round", len(s.asked), len(words))
+	}
+}
+
 func TestBenchLiveRefuses(t *testing.T) {
 	good := []string{"--live", "--target", "a=http://127.0.0.1:1", "--workload", "chat", "--rate", "1"}
 	for want, args := range map[string][]string{
@@ -163,6 +189,7 @@ func TestBenchLiveRefuses(t *testing.T) {
 		"needs --workload or":    {"--live", "--target", "a=http://127.0.0.1:1"},
 		"--seeds 0":              append(good, "--seeds", "0"),
 		"are not for --live":     append(good, "--check"),
+		"--markdown, --check":    append(good, "--markdown", "page.md"),
 		"name one with --model":  good,
 		"cannot find workload":   {"--live", "--target", "a=http://127.0.0.1:1", "--workload", "none", "--rate", "1"},
 		"answered none of":       append(good, "--model", "x", "--seeds", "1", "--for", "1s", "--rate", "20"),

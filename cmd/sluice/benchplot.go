@@ -61,6 +61,7 @@ Times are on logarithmic axes. A curve that ends below 1 is of a policy that lef
 	if standing != nil {
 		fmt.Fprintf(b, "<h2>Standing</h2>\n<figure>%s<figcaption>Above 1 the default profile is faster; beyond 150 nothing is drawn</figcaption></figure>\n", standing)
 	}
+	goals := t.Goals()
 	for _, l := range t.Rows {
 		curves, err := plotCurves(l.Cells)
 		if err != nil {
@@ -74,7 +75,7 @@ Times are on logarithmic axes. A curve that ends below 1 is of a policy that lef
 		if l.Verdict != "" {
 			fmt.Fprintf(b, "<p>%s.</p>\n", html.EscapeString(l.Verdict))
 		}
-		for _, g := range t.Goals() {
+		for _, g := range goals {
 			if g.Row == l.ID {
 				fmt.Fprintf(b, "<p class=\"%s\">Goal %s: %s. %s</p>\n", g.Outcome, g.Outcome, html.EscapeString(g.Name), html.EscapeString(g.Details))
 			}
