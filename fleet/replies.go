@@ -2,8 +2,8 @@ package fleet
 
 // What an engine answers is in its cache as well, and the next turn of a conversation repeats it. The gateway does not
 // read answers, but knows how long they are: where an endpoint holds a prompt up to the last block of one that it has
-// answered, it holds the rest of that prompt and the answer too. Without this the endpoint that has a conversation looks
-// a reply's worth dearer than it is, and conversations wander.
+// answered, it holds the rest of that prompt and the answer too. Without this the endpoint that has a conversation
+// looks a reply's worth dearer than it is, and conversations wander.
 type replies [4096]reply
 
 // reply is what an endpoint holds beyond a block, in tokens of prompt and answer. The key is of both.
@@ -27,12 +27,13 @@ func (r *replies) after(block, name uint64) float32 {
 	return 0
 }
 
-// beyond is how many units row i holds of the request after its block at index last, the last that it holds, by what it answered.
+// beyond is how many units row i holds of the request after its block at index last, the last that it holds, by what it
+// answered.
 func (p *Pool) beyond(r *Request, last, i int) float32 {
+	unit := p.view.Request.UnitTokens
 	tokens := p.replies.after(r.Blocks[min(last, len(r.Blocks)-1)], p.view.Snapshot.Hashes[i])
-	if tokens == 0 {
+	if tokens == 0 || unit == 0 { // without units nothing can be counted in them
 		return 0
 	}
-	unit := p.view.Request.UnitTokens
 	return max(min(tokens/unit, p.view.Request.PromptTokens/unit-p.view.Match[i]), 0)
 }

@@ -40,3 +40,17 @@ func TestAnswersToCommonPromptsTellNothing(t *testing.T) {
 		t.Errorf("got a match of %v units, want 4", got)
 	}
 }
+
+// A request that does not say how long its units are counts nothing in them, whatever was answered before.
+func TestAnswersWithoutUnitsCountNothing(t *testing.T) {
+	p := newPool(t, 1)
+	observeAll(p, 0)
+	r := prompt(1, 4*unitBytes+100)
+	pick(t, p, 1, r).Done(sec(2), Outcome{OutputTokens: 100})
+	r.UnitBytes, r.Record = 0, true
+	l, c := p.Pick(sec(3), r)
+	l.Done(sec(4), Outcome{Ending: Aborted})
+	if got := c.View.Match[0]; got != 4 {
+		t.Errorf("got a match of %v units, want the 4 blocks", got)
+	}
+}
