@@ -69,7 +69,26 @@ func wildView(seed uint64, bad ...float32) *View {
 	if r.IntN(2) == 0 {
 		v.Request.Affinity = 0
 	}
+	wildTraffic(v, r)
 	return v
+}
+
+// wildTraffic adds what a pool that is in use knows besides: who else comes, what copies have been missed, adapters'
+// slots and loads. A third of the views have none of it.
+func wildTraffic(v *View, r *rand.Rand) {
+	if r.IntN(3) == 0 {
+		return
+	}
+	for range v.Snapshot.Len() {
+		v.Arrivals = append(v.Arrivals, []float32{0, .5, 20, 5000, nan()}[r.IntN(5)])
+		v.Occupied = append(v.Occupied, []float32{0, .5, 1, 1.01, nan()}[r.IntN(5)])
+		v.Cached = append(v.Cached, float32(r.IntN(5000)))
+		v.SlotIdle = append(v.SlotIdle, []float32{0, 30, 1e6}[r.IntN(3)])
+		v.SlotAhead = append(v.SlotAhead, float32(r.IntN(3)))
+		v.LoadEnd = append(v.LoadEnd, []float64{0, v.Now + 1}[r.IntN(2)])
+	}
+	v.Busy, v.Alone = []float32{0, .9, 1}[r.IntN(3)], []float32{0, .5, 1}[r.IntN(3)]
+	v.Request.Missed, v.Guard = []float32{0, 100, 1e6}[r.IntN(3)], r.IntN(8) == 0
 }
 
 var badReadings = []float32{nan(), float32(math.Inf(1)), float32(math.Inf(-1)), -1, 37, math.MaxFloat32, -math.MaxFloat32, 1e29}
@@ -96,6 +115,9 @@ func TestTotalsAreFinite(t *testing.T) {
 			}
 			d := p.Decide(v)
 			e := p.Explain(v)
+			if missed := float64(d.Missed); !(missed >= 0) || math.IsInf(missed, 0) {
+				t.Fatalf("seed %d, %s: missed is %v", seed, p.Name, missed)
+			}
 			if e.Decision != d {
 				t.Fatalf("seed %d, %s: Explain decides %+v, Decide %+v", seed, p.Name, e.Decision, d)
 			}
@@ -185,10 +207,11 @@ func permuted(v *View, seed uint64) *View {
 	s.Names, s.Hashes, s.States, s.Why = reorder(s.Names, order), reorder(s.Hashes, order), reorder(s.States, order), reorder(s.Why, order)
 	s.Kinds, s.ReadAt = reorder(s.Kinds, order), reorder(s.ReadAt, order)
 	for _, c := range []*Column{&s.Waiting, &s.Running, &s.KVUse, &s.KVTokens,
-		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Work, &w.Head, &w.Held, &w.Context, &w.SentSince, &w.Match, &w.Errors} {
+		&w.InFlight, &w.Prefilling, &w.Backlog, &w.Work, &w.Head, &w.Held, &w.Context, &w.SentSince, &w.Match, &w.Errors,
+		&w.Arrivals, &w.Occupied, &w.Cached, &w.SlotIdle, &w.SlotAhead} {
 		*c = reorder(*c, order)
 	}
-	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil, &w.LastByte} {
+	for _, c := range []*[]float64{&w.HeadSince, &w.StepEnd, &w.LastCold, &w.EjectedUntil, &w.LastByte, &w.LoadEnd} {
 		*c = reorder(*c, order)
 	}
 	for to, from := range order {
