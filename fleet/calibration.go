@@ -12,13 +12,15 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// calibrationCSV holds step-time coefficients, one row for each model, precision, GPU and number of GPUs. They are facts fitted by us to what
-// AIConfigurator-core 0.12.0 (Apache-2.0) publishes: operator tables and measured runs of whole engines. docs/simulator.md says how.
+// calibrationCSV holds step-time coefficients, one row for each model, precision, GPU and number of GPUs. They are
+// facts fitted by us to what AIConfigurator-core 0.12.0 (Apache-2.0) publishes: operator tables and measured runs of
+// whole engines. docs/simulator.md says how.
 //
 //go:embed profiles.csv
 var calibrationCSV string
 
-// Calibration is how fast one model runs on one kind of GPU: the coefficients of route.Step, and the size of the KV cache.
+// Calibration is how fast one model runs on one kind of GPU: the coefficients of route.Step, and the size of the KV
+// cache.
 type Calibration struct {
 	// Name is short and unique: "l8-h100".
 	Name string
@@ -30,9 +32,10 @@ type Calibration struct {
 	T0, PA, PB, PC, DB, DC float64
 	// KVTokens is how many tokens the KV cache holds.
 	KVTokens int
-	// Grade says what the row rests on. "refit ENGINE": coefficients fitted to measured runs of vllm or trtllm. "tables": fitted to operator tables of
-	// vLLM, and the .54 ms a step and .055 ms a sequence that its scheduler took where it was measured (Qwen3-32B on 2×H100). "derived": scaled from
-	// another GPU's by bandwidth and arithmetic, good to ±30 % at best.
+	// Grade says what the row rests on. "refit ENGINE": coefficients fitted to measured runs of vllm or trtllm.
+	// "tables": fitted to operator tables of vLLM, and the .54 ms a step and .055 ms a sequence that its scheduler took
+	// where it was measured (Qwen3-32B on 2×H100). "derived": scaled from another GPU's by bandwidth and arithmetic,
+	// good to ±30 % at best.
 	Grade string
 }
 
@@ -76,8 +79,9 @@ func (c *Calibration) step() route.Step {
 	return route.Step{T0: float32(c.T0), PA: float32(c.PA), PB: float32(c.PB), PC: float32(c.PC), DB: float32(c.DB), DC: float32(c.DC)}
 }
 
-// neutral is the shape of an endpoint of which model or GPU is not known: the proportions that the table's rows have on
-// average, for a speed in their midst. What is learned is how many times slower or faster it is.
+// neutral is the shape of an endpoint of which model or GPU is not known, for a speed in the midst of the table's rows.
+// Next to a prompt token its coefficients are within a quarter of the rows' average, but that context costs a decoding
+// sequence half more, and a sequence itself less than half. What is learned is how many times slower or faster it is.
 func neutral() route.Step { return route.Step{T0: 20, PA: 12, PB: .08, PC: 2.4, DB: .05, DC: .08} }
 
 // calibrate finds the row of the table for a model under any of these names on a GPU with this label. Where several
@@ -114,8 +118,9 @@ func sameGPU(row, label string) bool {
 	return false
 }
 
-// anyModel reports whether one of the names is that of the row's model in the row's precision: it holds the model's name, whatever
-// stands before or behind it, and says FP8 exactly where the row does. Weights of four bits are another model.
+// anyModel reports whether one of the names is that of the row's model in the row's precision: it holds the model's
+// name, whatever stands before or behind it, and says FP8 exactly where the row does. Weights of four bits are another
+// model.
 func anyModel(c *Calibration, names []string) bool {
 	want := squeeze(c.Model)
 	for _, n := range names {
@@ -141,7 +146,8 @@ func squeeze(name string) string {
 	}, name)
 }
 
-// roots are the names that say what base model an endpoint serves: what it lists, and what vLLM and SGLang say is behind that.
+// roots are the names that say what base model an endpoint serves: what it lists, and what vLLM and SGLang say is
+// behind that.
 func roots(models []Model) []string {
 	var names []string
 	for _, m := range models {

@@ -12,7 +12,8 @@ type flow struct {
 	arrivals, occupied float64
 }
 
-// gatherFlow brings the flows up to date. Whether an endpoint has prompts to compute is looked at when something is decided.
+// gatherFlow brings the flows up to date. Whether an endpoint has prompts to compute is looked at when something is
+// decided.
 func (p *Pool) gatherFlow(now float64) {
 	v, keep := &p.view, math.Exp(min(p.flowAt-now, 0)/flowLasts)
 	p.flowAt = max(p.flowAt, now)

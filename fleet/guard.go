@@ -4,16 +4,16 @@ import "time"
 
 // Where traffic lives by finding its beginnings again, losing them feeds on itself: what is computed again fills the
 // queues, full queues send requests where nothing of theirs is held, and that pushes out what others hold. So the pool
-// watches two figures of its own, and while hits have fallen and the backlog has risen it decides conservatively, as the
-// reference's weights do, which of all policies compared lost least under stress.
+// watches two figures of its own, and while hits have fallen and the backlog has risen it decides conservatively, as
+// the reference's weights do, which of all policies compared lost least under stress.
 const (
 	// guardFast and guardSlow are over how many requests the present and the usual are averaged.
 	guardFast, guardSlow = 100, 4000
 	// guardLearns is how many requests make something usual.
 	guardLearns = 1000
-	// The guard comes up when hits are below guardFell of the usual, and each endpoint has guardBacklog milliseconds of prompts
-	// waiting on average and guardRose times the usual; it goes down when hits are above guardBack of the usual or the backlog is
-	// below half of what brought it up. Both must hold for guardHolds.
+	// The guard comes up when hits are below guardFell of the usual, and each endpoint has guardBacklog milliseconds of
+	// prompts waiting on average and guardRose times the usual; it goes down when hits are above guardBack of the usual
+	// or the backlog is below half of what brought it up. Both must hold for guardHolds.
 	guardFell, guardBack = .7, .85
 	guardBacklog         = 1000
 	guardRose            = 3
@@ -69,10 +69,12 @@ func (g *guard) wants() bool {
 
 // Affinity is what a pool knows of its hits, as far as it can tell from what it sent: for metrics and people.
 type Affinity struct {
-	// Guarded says that the pool decides conservatively because hits have fallen and the backlog has risen; Onsets is how often that began.
+	// Guarded says that the pool decides conservatively because hits have fallen and the backlog has risen; Onsets is
+	// how often that began.
 	Guarded bool
 	Onsets  int
-	// Hits and UsualHits are shares of prompt tokens; Backlog and UsualBacklog milliseconds of prompts waiting at an endpoint on average.
+	// Hits and UsualHits are shares of prompt tokens; Backlog and UsualBacklog milliseconds of prompts waiting at an
+	// endpoint on average.
 	Hits, UsualHits, Backlog, UsualBacklog float64
 }
 

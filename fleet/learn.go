@@ -16,8 +16,8 @@ import (
 // from).
 const (
 	speedDecay = .99
-	// The prior stands for priorPrompts prompts of priorPrompt tokens and priorOutput tokens of output, computed as fast as
-	// the shape says.
+	// The prior stands for priorPrompts prompts of priorPrompt tokens and priorOutput tokens of output, computed as
+	// fast as the shape says.
 	priorPrompts, priorPrompt = 2, 1000
 	priorOutput               = 200
 	// splitRatio is the gap between neighbours, in order of speed, that separates two kinds of endpoint where no label
@@ -100,8 +100,8 @@ func (p *Pool) learnFirst(l *Lease) {
 	p.learnPrefill(ep, seconds, work/1000, float64(l.uncached))
 }
 
-// learnPrefill learns from so many seconds in which so many prompt tokens were computed, for which the kind's shape says
-// so many.
+// learnPrefill learns from so many seconds in which so many prompt tokens were computed, for which the kind's shape
+// says so many.
 func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64) {
 	if !(seconds >= 0) || !(tokens > 0) {
 		return
@@ -218,8 +218,8 @@ func (p *Pool) regroup() {
 	p.dirty = true
 }
 
-// identify gives the endpoint the shape of its steps: the table's where model and GPU are known, else a neutral one. What was
-// learned of another shape is forgotten. Call it when anything has changed that tells what the endpoint is.
+// identify gives the endpoint the shape of its steps: the table's where model and GPU are known, else a neutral one.
+// What was learned of another shape is forgotten. Call it when anything has changed that tells what the endpoint is.
 func (p *Pool) identify(ep *endpoint) {
 	shape, tp := neutral(), ep.tp()
 	ep.label, ep.source = "", ""
@@ -267,8 +267,8 @@ func (p *Pool) placeUnknown(unknown []*endpoint, place func(*endpoint)) {
 	}
 }
 
-// factor is how many times longer prompts take there than the shape says, at least a hundredth: below that it is no speed, and endpoints
-// of none would be told apart by nothing.
+// factor is how many times longer prompts take there than the shape says, at least a hundredth: below that it is no
+// speed, and endpoints of none would be told apart by nothing.
 func (ep *endpoint) factor() float64 {
 	return max(ep.speed.prefillSeconds/ep.speed.prefillExpected, .01)
 }

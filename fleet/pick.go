@@ -20,8 +20,9 @@ type Request struct {
 	Blocks    []uint64
 	Ends      []int32
 	UnitBytes int
-	// Head hashes the bytes of the prompt from the beginning of the prefix block that byte n-1 is in up to byte n: by it is seen what
-	// the prompt shares with others inside a block. Nil if that can't be told. It is called during Pick only.
+	// Head hashes the bytes of the prompt from the beginning of the prefix block that byte n-1 is in up to byte n: by
+	// it is seen what the prompt shares with others inside a block. Nil if that can't be told. It is called during Pick
+	// only.
 	Head func(n int) uint64
 	// MaxOutput is the request's own limit in tokens, 0 for none.
 	MaxOutput int
@@ -54,8 +55,9 @@ type Lease struct {
 	Endpoint Endpoint
 	// Reason is what was decided in a few words, for a header or a log.
 	Reason string
-	// Cached is how many tokens of the prompt are expected to be in the endpoint's cache. CachedExact says that the endpoint's own
-	// events and the prompt's tokens tell it, up to the next prefix block; else it is an estimate, or what the prompt shares with others.
+	// Cached is how many tokens of the prompt are expected to be in the endpoint's cache. CachedExact says that the
+	// endpoint's own events and the prompt's tokens tell it, up to the next prefix block; else it is an estimate, or
+	// what the prompt shares with others.
 	Cached      int
 	CachedExact bool
 

@@ -5,13 +5,14 @@ const (
 	// (5–10 ms over the bus, 50–200 ms from a local disk).
 	adapterLoadMS = 50
 	// A load counts twice: it holds up the request, and everyone whose request is in the engine's step. Pushing out an
-	// adapter that was used a moment ago costs evictLoads times a load more, half of that after evictHalf seconds without
-	// use: it will have to be loaded again.
+	// adapter that was used a moment ago costs evictLoads times a load more, half of that after evictHalf seconds
+	// without use: it will have to be loaded again.
 	loadCounts, evictLoads, evictHalf = 2, 4, 30
 )
 
-// adapterMS is the time until the request's adapter is in a slot: until those that hold all slots have ended, and to load
-// it; what the adapter that it pushes out will cost; and the rest of the loads under way, which hold up every request.
+// adapterMS is the time until the request's adapter is in a slot: until those that hold all slots have ended, and to
+// load it; what the adapter that it pushes out will cost; and the rest of the loads under way, which hold up every
+// request.
 func adapterMS(dst Column, v *View) {
 	clear(dst)
 	for i, end := range v.LoadEnd {

@@ -7,8 +7,8 @@ const (
 	maxErrors = .95
 )
 
-// sessionMS is what the request's session loses where it is not at home: what the prefix index does not see, such as the
-// answers that the endpoint has computed.
+// sessionMS is what the request's session loses where it is not at home: what the prefix index does not see, such as
+// the answers that the endpoint has computed.
 func sessionMS(dst Column, v *View) {
 	clear(dst)
 	home := int(v.Home) - 1
@@ -22,8 +22,8 @@ func sessionMS(dst Column, v *View) {
 	}
 }
 
-// scoreSession is absolute: 1 for the endpoint that the request's session is at, 0 for others, and for all when it is at
-// none.
+// scoreSession is absolute: 1 for the endpoint that the request's session is at, 0 for others, and for all when it is
+// at none.
 func scoreSession(dst Column, v *View) {
 	clear(dst)
 	if home := int(v.Home) - 1; home >= 0 && home < len(dst) {

@@ -188,8 +188,8 @@ func (p *Profile) pick(v *View, d *Decision) {
 	}
 }
 
-// settle chooses among near ties, of which the hash puts first before second: a session stays at its endpoint, and a new
-// beginning avoids one that is crowded.
+// settle chooses among near ties, of which the hash puts first before second: a session stays at its endpoint, and a
+// new beginning avoids one that is crowded.
 func (v *View) settle(first, second int32, sign, limit float32) int32 {
 	if home := v.Home - 1; home >= 0 && int(home) < len(v.keep) && v.SessionMS > 0 && v.keep[home] && sign*v.total[home] <= limit {
 		return home
@@ -200,9 +200,10 @@ func (v *View) settle(first, second int32, sign, limit float32) int32 {
 	return first
 }
 
-// crowded reports that a prompt of which nobody holds anything is better put where the hash comes second: the first holds clearly more already. Of two
-// choices the emptier one keeps caches evenly filled (Azar and others, 1994) where a hash alone piles a third of all prefixes on a
-// fifth of the endpoints; and gateways that share nothing see much the same, so that they still mostly agree.
+// crowded reports that a prompt of which nobody holds anything is better put where the hash comes second: the first
+// holds clearly more already. Of two choices the emptier one keeps caches evenly filled (Azar and others, 1994) where a
+// hash alone piles a third of all prefixes on a fifth of the endpoints; and gateways that share nothing see much the
+// same, so that they still mostly agree.
 func (v *View) crowded(first, second int32) bool {
 	const more, slack = 1.25, 16
 	return v.Cached != nil && v.Request.Units > 0 && v.Cached[first] > more*v.Cached[second]+slack && v.bestMatch() == 0

@@ -65,7 +65,8 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// A new beginning goes where the hash says, unless that endpoint holds clearly more already; then where it comes second.
+// A new beginning goes where the hash says, unless that endpoint holds clearly more already; then where it comes
+// second.
 func TestNewBeginningsSpreadOverCaches(t *testing.T) {
 	p := Latency()
 	held := make(Column, 3)

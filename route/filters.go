@@ -3,8 +3,8 @@ package route
 const (
 	filterStale = "stale"
 	// leastFresh is the share of endpoints that must be fresh for the others to be left out. Where most give no
-	// readings, the readings are at fault: leaving the endpoints out one after another would send everything to the last
-	// that can be read.
+	// readings, the readings are at fault: leaving the endpoints out one after another would send everything to the
+	// last that can be read.
 	leastFresh = .5
 )
 

@@ -4,25 +4,29 @@ const (
 	// decodeShare is how much of the expected decode time counts: what it slows others down by. Experiments settled on
 	// 5 %.
 	decodeShare = .05
-	// decodeOthers is how much of the time counts that a request takes from those that decode beside it, next to its own.
+	// decodeOthers is how much of the time counts that a request takes from those that decode beside it, next to its
+	// own.
 	decodeOthers = .5
 	// Computing again what is held elsewhere counts againFactor times, since those who come after wait for it too; and
 	// congestion · b²/(1−b) times more where the share b of the pool is busy, at most maxCongestion times.
 	againFactor, congestion, maxCongestion = 2, 2, 60
-	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs any amount.
+	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs
+	// any amount.
 	leastFree = .1
 	// headProgress caps how much of the oldest prefill may be assumed done before its first token is seen.
 	headProgress = .9
 )
 
 // Latency makes the default profile: the least expected cost in milliseconds, with no weights to tune. Its terms are
-// the request's own time to first token there (wait, prefill, launch, kvWait, adapter), what its prompt costs those
-// who come after (later), a share of its decode time and of what that costs the others (decode), and what an endpoint that fails requests makes them lose (errors).
+// the request's own time to first token there (wait, prefill, launch, kvWait, adapter), what its prompt costs those who
+// come after (later), a share of its decode time and of what that costs the others (decode), and what an endpoint that
+// fails requests makes them lose (errors); where the request has a session, also what leaving its endpoint costs
+// (session).
 func Latency() *Profile {
 	return &Profile{
 		Guarded: guarded(), Name: profileLatency, Cost: true, Copies: true, Unit: "ms", TieRatio: .1, TieSlack: 2, Filters: filters(),
 		Terms: []Term{
-			{Name: "wait", Weight: 1, Score: waitMS},
+			{Name: "wait", Weight: 1, Score: waitMS}, // before prefill and later, which go by what it finds
 			{Name: "prefill", Weight: 1, Score: prefillMS},
 			{Name: "later", Weight: 1, Score: laterMS},
 			{Name: "launch", Weight: 1, Score: launchMS},
@@ -87,8 +91,9 @@ func (r *Request) uncached(match float32) float32 {
 }
 
 // prefillMS is the time to compute the uncached prompt tokens on that kind of endpoint. What that is more than where
-// most of the prompt is held is computed again for nothing, delays those who come after, and costs the pool more the busier it
-// is: counting it only once, an overloaded pool loses its hits to small differences in waiting, and more load for it.
+// most of the prompt is held is computed again for nothing, delays those who come after, and costs the pool more the
+// busier it is: counting it only once, an overloaded pool loses its hits to small differences in waiting, and more load
+// for it.
 //
 // On the other hand earlier requests may have paid: they missed, by waiting where the beginning is held, what another
 // copy would have saved them. So a copy is made when its absence has cost as much as it does, as one rents until the
@@ -118,10 +123,10 @@ func laterMS(dst Column, v *View) {
 }
 
 // later is how many milliseconds others are delayed by each millisecond of prompt. It is the first policy iteration of
-// dispatching to queues in order of arrival (Hyytiä, Penttinen and Aalto, EJOR 2012): until it is the request's turn others
-// come, at the rate at which they have come there, and whom it delays delay others. So long prompts gather where few
-// requests come, which short prompts then avoid. Those who come while it is computed are left out: they see it and can go
-// elsewhere, and counting them keeps long prompts waiting where there is no crowd.
+// dispatching to queues in order of arrival (Hyytiä, Penttinen and Aalto, EJOR 2012): until it is the request's turn
+// others come, at the rate at which they have come there, and whom it delays delay others. So long prompts gather where
+// few requests come, which short prompts then avoid. Those who come while it is computed are left out: they see it and
+// can go elsewhere, and counting them keeps long prompts waiting where there is no crowd.
 func (v *View) later(i int) float32 {
 	if v.Arrivals == nil || v.Occupied == nil || !(v.Arrivals[i] > 0) {
 		return 0

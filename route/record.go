@@ -15,8 +15,8 @@ import (
 // Record is one decision with everything it was made from: one line of JSON, what replay reads and what a bug report
 // attaches. It holds no prompt text, only its size and a hash of its beginning.
 type Record struct {
-	// Format is recordFormat where this version wrote it. Records of other formats can't be read: what a decision is made from has
-	// changed.
+	// Format is recordFormat where this version wrote it. Records of other formats can't be read: what a decision is
+	// made from has changed.
 	Format int `json:"format"`
 	// ID is the request's x-request-id.
 	ID string `json:"id"`
@@ -27,17 +27,18 @@ type Record struct {
 	// Profile names the profile, with its weights when it is a weights profile.
 	Profile string             `json:"profile"`
 	Weights map[string]float64 `json:"weights,omitzero"`
-	View    View               `json:"view"`
+	// View is what it was made from.
+	View View `json:"view"`
 	// Decision is what was decided then.
 	Decision Decision `json:"decision"`
-	// Cached is how many tokens of the prompt the chosen endpoint was expected to find in its cache; CachedExact says that its own events
-	// and the prompt's tokens told that, and it isn't an estimate.
+	// Cached is how many tokens of the prompt the chosen endpoint was expected to find in its cache; CachedExact says
+	// that its own events and the prompt's tokens told that, and it isn't an estimate.
 	Cached      int  `json:"cached,omitempty"`
 	CachedExact bool `json:"cachedExact,omitempty"`
 }
 
-// recordFormat grows when columns change their meaning, or a rule reads new ones. 2: rates are shapes with factors, Head is
-// milliseconds; before, records had no format. 3: Arrivals and Occupied.
+// recordFormat grows when columns change their meaning, or a rule reads new ones. 2: rates are shapes with factors,
+// Head is milliseconds; before, records had no format. 3: Arrivals and Occupied.
 const recordFormat = 3
 
 // The names of profiles.
@@ -93,8 +94,8 @@ func (p *Profile) Record(v *View, d Decision) Record {
 // OwnProfile makes the profile that made the decision.
 func (r *Record) OwnProfile() (*Profile, error) { return Named(r.Profile, r.Weights) }
 
-// EachRecord calls use for each record in r, one JSON object a line, and damaged with the number of each line that holds none or
-// that use could do nothing with. Empty lines are passed over. The error is r's.
+// EachRecord calls use for each record in r, one JSON object a line, and damaged with the number of each line that
+// holds none or that use could do nothing with. Empty lines are passed over. The error is r's.
 func EachRecord(r io.Reader, use func(*Record) error, damaged func(line int, err error)) error {
 	in := bufio.NewReader(r)
 	for n := 1; ; n++ {

@@ -201,30 +201,30 @@ type View struct {
 	Cached Column `json:"cached,omitempty"`
 	// Match is how much of the request's beginning the endpoint holds, in units.
 	Match Column `json:"match"`
-	// Expected is how many tokens of the prompt each endpoint should find in its cache, Known how well that is known. Both are
-	// for explanations: no rule reads them, and they are nil but in a View that was copied for a record.
+	// Expected is how many tokens of the prompt each endpoint should find in its cache, Known how well that is known.
+	// Both are for explanations: no rule reads them, and they are nil but in a View that was copied for a record.
 	Expected Column  `json:"expected,omitempty"`
 	Known    []Known `json:"known,omitempty"`
 	// Adapters says how each endpoint stands to the request's adapter.
 	Adapters []Adapter `json:"adapters"`
-	// SlotIdle is how many seconds ago the adapter was last used that would have to leave its slot, and SlotAhead how many
-	// requests for other adapters have to end before there is a slot.
+	// SlotIdle is how many seconds ago the adapter was last used that would have to leave its slot, and SlotAhead how
+	// many requests for other adapters have to end before there is a slot.
 	SlotIdle  Column `json:"slotIdle,omitempty"`
 	SlotAhead Column `json:"slotAhead,omitempty"`
 	// LoadEnd is when the adapters that are being loaded should be there, in seconds.
 	LoadEnd []float64 `json:"loadEnd,omitempty"`
 	// AdapterLoad is how long loading one takes, in milliseconds; 0 means not known.
 	AdapterLoad float32 `json:"adapterLoad,omitempty"`
-	// Home is the row of the endpoint that the request's session is at, plus 1; 0 means none. SessionMS is what leaving it
-	// costs, in milliseconds.
+	// Home is the row of the endpoint that the request's session is at, plus 1; 0 means none. SessionMS is what leaving
+	// it costs, in milliseconds.
 	Home      int32   `json:"home,omitempty"`
 	SessionMS float32 `json:"sessionMs,omitempty"`
 	// Tried marks endpoints that failed this request before.
 	Tried []bool `json:"tried"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.
 	Rates []Rate `json:"rates"`
-	// Arrivals is how many requests a second are sent there, and Occupied the share of the time in which it has prompts to
-	// compute, 0 to 1; both averaged over the last half minute.
+	// Arrivals is how many requests a second are sent there, and Occupied the share of the time in which it has prompts
+	// to compute, 0 to 1; both averaged over the last half minute.
 	Arrivals Column `json:"arrivals,omitempty"`
 	Occupied Column `json:"occupied,omitempty"`
 	// Busy is the share of the endpoints that have prompts to compute, smoothed over a hundred decisions, 0 to 1.
@@ -292,7 +292,8 @@ type Decision struct {
 	// Missed is the milliseconds that this request would save, did every endpoint hold as much of its beginning as the
 	// one that holds most. A pool sums it up in Request.Missed. 0 in profiles that are not costs.
 	Missed float32 `json:"missed,omitempty"`
-	// Copied says that the chosen endpoint holds less of the request's beginning than another that may serve, and so makes a copy of it.
+	// Copied says that the chosen endpoint holds less of the request's beginning than another that may serve, and so
+	// makes a copy of it.
 	Copied bool `json:"copied,omitempty"`
 	// Version is the snapshot's.
 	Version uint64 `json:"version"`
@@ -332,9 +333,9 @@ type Term struct {
 }
 
 // Scorer writes one value for each endpoint of v into dst: 0 worst to 1 best in a profile of scores, milliseconds ≥ 0
-// in a cost profile, NaN if it cannot tell (infinite values count as that). It has no state, never looks at another
-// scorer, and writes every value of dst; those of endpoints that a filter has cleared are ignored and must not
-// influence the others.
+// in a cost profile, NaN if it cannot tell (infinite values count as that). It has no state and writes every value of
+// dst; those of endpoints that a filter has cleared are ignored and must not influence the others. It looks at no other
+// scorer, but that prefill and later go by what wait has found, which comes before them.
 type Scorer func(dst Column, v *View)
 
 // Filter clears the endpoints that must not serve the request.

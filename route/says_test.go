@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// What the page shows is what the command prints: the sentences are the text's last paragraph, the marks its last column.
+// What the page shows is what the command prints: the sentences are the text's last paragraph, the marks its last
+// column.
 func TestSentencesAndMarksAreThoseOfTheText(t *testing.T) {
 	v := evenView(3)
 	v.Expected, v.Known = Column{512, 96, 0}, []Known{Exact, AtLeast, Guessed}

@@ -38,8 +38,8 @@ func (s *Step) beside(running, context float32) float32 {
 	return s.DB*running + s.DC*context*1e-3
 }
 
-// Rate is what is known of one kind of endpoint (model, GPU, parallelism, engine), shared by all endpoints of that kind:
-// the shape of its steps, and how many times longer they take than that, which is learned.
+// Rate is what is known of one kind of endpoint (model, GPU, parallelism, engine), shared by all endpoints of that
+// kind: the shape of its steps, and how many times longer they take than that, which is learned.
 type Rate struct {
 	// Name says which kind, for explanations; Source where the shape comes from.
 	Name   string `json:"name"`
