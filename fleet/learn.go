@@ -103,12 +103,13 @@ func (p *Pool) learnFirst(l *Lease) {
 // learnPrefill learns from so many seconds in which so many prompt tokens were computed, for which the kind's shape
 // says so many.
 func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64) {
-	if !(seconds >= 0) || !(tokens > 0) {
+	if !(seconds >= 0) || !(tokens > 0) || tokens > stepTokens && seconds < tokens*minPrefillToken {
 		return
 	}
+	weight := min(1, heaviestPrefill/tokens)
 	p.teach(ep, func(s *speed) {
-		s.prefillSeconds = s.prefillSeconds*speedDecay + seconds
-		s.prefillExpected = s.prefillExpected*speedDecay + expected
+		s.prefillSeconds = s.prefillSeconds*speedDecay + weight*seconds
+		s.prefillExpected = s.prefillExpected*speedDecay + weight*expected
 		s.prefillTokens = s.prefillTokens*speedDecay + tokens
 		s.firsts++
 	})
@@ -125,14 +126,15 @@ func (p *Pool) regroupAfter(ep *endpoint, pieces int) {
 // learnDecode learns from one finished stream: so many seconds for so many tokens after the first, beside what else
 // decodes there.
 func (p *Pool) learnDecode(ep *endpoint, seconds, tokens float64, context float32) {
-	if !(seconds > 0) || ep.row < 0 {
+	if !(seconds >= tokens*minDecodeToken) || ep.row < 0 {
 		return
 	}
+	weight := min(1, heaviestDecode/tokens)
 	v := &p.view
 	step := float64(ep.shape.Token(v.InFlight[ep.row]+1, v.Context[ep.row]+context)) / 1000
 	p.teach(ep, func(s *speed) {
-		s.decodeSeconds = s.decodeSeconds*speedDecay + seconds
-		s.decodeExpected = s.decodeExpected*speedDecay + tokens*step
+		s.decodeSeconds = s.decodeSeconds*speedDecay + weight*seconds
+		s.decodeExpected = s.decodeExpected*speedDecay + weight*tokens*step
 	})
 }
 
@@ -292,15 +294,16 @@ func (m *means) output() float64        { return m.outputTokens }
 func (m *means) bytesPerToken() float64 { return m.bytes / m.tokens }
 
 func (m *means) sent(uncached float64) {
-	m.uncachedTokens = meanDecay*m.uncachedTokens + (1-meanDecay)*uncached
+	m.uncachedTokens = meanDecay*m.uncachedTokens + (1-meanDecay)*min(uncached, meanTokens)
 }
 
 func (m *means) finished(promptBytes int, o Outcome) {
 	if o.OutputTokens > 0 {
-		m.outputTokens = meanDecay*m.outputTokens + (1-meanDecay)*float64(o.OutputTokens)
+		m.outputTokens = meanDecay*m.outputTokens + (1-meanDecay)*float64(min(o.OutputTokens, meanOutput))
 	}
 	if o.PromptTokens > 0 && promptBytes > 0 {
-		m.bytes = meanDecay*m.bytes + float64(promptBytes)
-		m.tokens = meanDecay*m.tokens + float64(o.PromptTokens)
+		weight := min(1, heaviestBytes/float64(promptBytes))
+		m.bytes = meanDecay*m.bytes + weight*float64(promptBytes)
+		m.tokens = meanDecay*m.tokens + weight*float64(o.PromptTokens)
 	}
 }

@@ -289,7 +289,8 @@ func (p *Pool) shadow(h *heard, n *Note) *Lease {
 	if ep == nil || len(h.open) >= maxHeard {
 		return nil
 	}
-	l := &Lease{pool: p, ep: ep, sent: n.At.Seconds(), promptSize: n.PromptBytes, uncached: whole(sane(n.Uncached)), held: whole(sane(n.Held)),
+	l := &Lease{pool: p, ep: ep, sent: n.At.Seconds(), promptSize: n.PromptBytes,
+		uncached: whole(min(sane(n.Uncached), float32(n.PromptBytes+templateTokens))), held: whole(sane(n.Held)),
 		streamed: n.Streamed, loads: n.Loads, alone: n.Alone, queued: true, heard: true}
 	l.cached = whole(max(float32(float64(n.PromptBytes)/p.means.bytesPerToken())-l.uncached, 0))
 	h.open[n.ID] = l
@@ -317,7 +318,7 @@ func (n *Note) grows() bool {
 // sane makes a number of tokens out of whatever came over the wire.
 func sane(tokens float32) float32 {
 	if tokens >= 0 { // false for NaN
-		return min(tokens, 1e9)
+		return min(tokens, maxTokens)
 	}
 	return 0
 }

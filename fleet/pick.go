@@ -449,6 +449,7 @@ func (l *Lease) learn(now float64, o Outcome) {
 		return
 	}
 	p, ep := l.pool, l.ep
+	o = o.plausible(l.promptSize)
 	p.means.finished(l.promptSize, o)
 	if l.leaf != 0 && o.OutputTokens > 0 && ep.row >= 0 {
 		p.replies.add(l.leaf, p.view.Snapshot.Hashes[ep.row], l.beyond+float32(o.OutputTokens))
