@@ -73,9 +73,6 @@ func (p *Peers) converse(stream grpc.BidiStreamingServer[Told, Heard], messages 
 		if told.GetSeq() != seq {
 			return fmt.Errorf("cannot follow peer: message %d came, not %d", told.GetSeq(), seq)
 		}
-		if n := len(told.GetNotes()); n > maxNotes {
-			return fmt.Errorf("cannot follow peer: a message has %d notes, at most %d are heard", n, maxNotes)
-		}
 		hear(p.fleet, key, told, p.o.Now())
 		p.metrics.heard.Add(float64(len(told.GetNotes())))
 		if told.GetAnswer() {

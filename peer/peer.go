@@ -41,7 +41,7 @@ const (
 	// maxPeers bounds how many peers are heard.
 	maxPeers = 64
 	// maxMessage bounds what is received, in bytes.
-	maxMessage = 8 << 20
+	maxMessage = 1 << 20
 	// maxNotes bounds the notes of a message, of which peers of this version send batchNotes.
 	maxNotes = 4 * batchNotes
 )
@@ -88,7 +88,7 @@ func New(f *fleet.Fleet, o Options) *Peers {
 // Run listens for peers and tells them what happens here, until ctx ends; then peers are told that this replica leaves.
 // It closes the listener.
 func (p *Peers) Run(ctx context.Context, listener net.Listener) error {
-	server := grpc.NewServer(grpc.Creds(p.serverCredentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(4),
+	server := grpc.NewServer(grpc.Creds(p.serverCredentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.ForceServerCodecV2(newCodec()), grpc.MaxConcurrentStreams(4),
 		grpc.ConnectionTimeout(lostAfter), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: lostAfter}))
 	RegisterSharingServer(server, p)
 	ended := make(chan error, 1)

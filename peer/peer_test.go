@@ -516,8 +516,12 @@ func FuzzHear(f *testing.F) {
 	f.Add(data[:len(data)/2])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var told Told
+		counted := countNotes(data)
 		if proto.Unmarshal(data, &told) != nil {
 			return
+		}
+		if many := len(told.GetNotes()) > maxNotes || len(told.GetNames()) > maxNotes; many != (counted != nil) {
+			t.Fatalf("%d notes: got %v", len(told.GetNotes()), counted)
 		}
 		var all fleet.Fleet
 		all.Apply(config(), "")

@@ -10,8 +10,9 @@ import (
 const (
 	// keepNotes and keepBlocks bound what is kept for peers that have not been sent it yet: some 20 MB.
 	keepNotes, keepBlocks = 1 << 14, 1 << 20
-	// A batch has at most so many notes, and ends after so many blocks.
-	batchNotes, batchBlocks = 2048, 1 << 16
+	// A batch has at most so many notes, and ends with the one that makes it so large, in bytes: that fits into maxMessage, since
+	// no note has more than noteBlocks, the first ones of its prompt, which are 8 MB of it.
+	batchNotes, batchBytes, noteBlocks = 2048, 1 << 19, 1 << 15
 	// slab is how many blocks memory is taken for at a time.
 	slab = 1 << 12
 )
@@ -36,6 +37,13 @@ type entry struct {
 	note fleet.Note
 }
 
+// size is the most bytes that the note takes in a message.
+func (e *entry) size() int {
+	const numbers, block, end = 192, 8, 5
+	n := &e.note
+	return numbers + block*len(n.Blocks) + end*len(n.Ends) + len(e.pool) + len(n.Endpoint) + len(n.Adapter) + len(n.Response)
+}
+
 // add keeps a note and wakes those who tell it. It is called with a pool locked, and takes a fraction of a microsecond.
 func (r *record) add(pool string, n *fleet.Note) {
 	r.mu.Lock()
@@ -43,7 +51,8 @@ func (r *record) add(pool string, n *fleet.Note) {
 	if len(r.wakes) == 0 {
 		return
 	}
-	for r.next-r.first == keepNotes || r.first < r.next && r.blocks+len(n.Blocks) > keepBlocks {
+	blocks, ends := n.Blocks[:min(len(n.Blocks), noteBlocks)], n.Ends[:min(len(n.Ends), noteBlocks)]
+	for r.next-r.first == keepNotes || r.first < r.next && r.blocks+len(blocks) > keepBlocks {
 		oldest := &r.notes[r.first%keepNotes]
 		r.blocks -= len(oldest.note.Blocks)
 		*oldest = entry{}
@@ -53,9 +62,9 @@ func (r *record) add(pool string, n *fleet.Note) {
 	*e = entry{pool, *n}
 	r.next++
 	kept := &e.note
-	kept.Blocks, r.spareBlocks = keep(r.spareBlocks, n.Blocks)
-	kept.Ends, r.spareEnds = keep(r.spareEnds, n.Ends)
-	r.blocks += len(n.Blocks)
+	kept.Blocks, r.spareBlocks = keep(r.spareBlocks, blocks)
+	kept.Ends, r.spareEnds = keep(r.spareEnds, ends)
+	r.blocks += len(blocks)
 	for _, wake := range r.wakes {
 		select {
 		case wake <- struct{}{}:
@@ -112,11 +121,20 @@ func (r *record) read(at uint64, dst []entry) (out []entry, next uint64, full bo
 	if at < r.first {
 		return dst, r.first, false, int(r.first - at)
 	}
-	blocks := 0
-	for ; at < r.next && len(dst) < batchNotes && blocks < batchBlocks; at++ {
+	size := 0
+	for ; at < r.next && len(dst) < batchNotes && size < batchBytes; at++ {
 		e := &r.notes[at%keepNotes]
 		dst = append(dst, *e)
-		blocks += len(e.note.Blocks)
+		size += e.size()
 	}
-	return dst, at, len(dst) == batchNotes || blocks >= batchBlocks, 0
+	return dst, at, len(dst) == batchNotes || size >= batchBytes, 0
+}
+
+// cut is how many of the entries make a batch.
+func cut(entries []entry) int {
+	n := 0
+	for size := 0; n < min(len(entries), batchNotes) && size < batchBytes; n++ {
+		size += entries[n].size()
+	}
+	return n
 }

@@ -246,12 +246,8 @@ func (t *teller) recount(recall bool) error {
 	for _, pool := range t.p.fleet.Pools() {
 		var open []entry
 		pool.Recount(t.p.o.Now(), func(n *fleet.Note) { open = append(open, entry{pool.Name(), *n}) })
-		for len(open) > 0 {
-			n := min(len(open), batchNotes)
-			if err := t.sendAll(open[:n]); err != nil {
-				return err
-			}
-			open = open[n:]
+		if err := t.sendAll(open); err != nil {
+			return err
 		}
 		if !recall {
 			continue
@@ -268,11 +264,19 @@ func (t *teller) recount(recall bool) error {
 	return nil
 }
 
+// sendAll tells entries, in as many messages as it takes.
 func (t *teller) sendAll(entries []entry) error {
-	t.seq++
-	b := newBatch(t.seq, t.p.o.Now())
-	for i := range entries {
-		b.add(entries[i].pool, &entries[i].note)
+	for len(entries) > 0 {
+		n := cut(entries)
+		t.seq++
+		b := newBatch(t.seq, t.p.o.Now())
+		for i := range entries[:n] {
+			b.add(entries[i].pool, &entries[i].note)
+		}
+		if err := t.stream.Send(b.told); err != nil {
+			return err
+		}
+		entries = entries[n:]
 	}
-	return t.stream.Send(b.told)
+	return nil
 }
