@@ -6,12 +6,14 @@ import (
 	"cmp"
 	"encoding/csv"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -87,11 +89,12 @@ func readMooncake(r io.Reader) ([]Request, error) {
 			HashIDs      []uint64 `json:"hash_ids"`
 		}
 		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
-			return nil, fmt.Errorf("cannot read trace line %d: %w", n, err)
+			return nil, fmt.Errorf("cannot read trace line %d: %w", n, jsonFault(err))
 		}
 		tokens := line.InputLength
 		if line.Timestamp < 0 || line.Timestamp > maxTraceMS || tokens < 1 || tokens > maxTraceTokens || line.OutputLength > maxTraceTokens {
-			return nil, fmt.Errorf("cannot read trace line %d: time %d ms, lengths %d and %d", n, line.Timestamp, tokens, line.OutputLength)
+			return nil, fmt.Errorf("cannot read trace line %d: timestamp %d (want 0 to %d ms), input_length %d (want 1 to %d), output_length %d (want at most %d)",
+				n, line.Timestamp, maxTraceMS, tokens, maxTraceTokens, line.OutputLength, maxTraceTokens)
 		}
 		at := time.Duration(line.Timestamp) * time.Millisecond
 		q := Request{At: at, Follows: -1, Reply: mix(1<<32 + uint64(n)), Output: max(line.OutputLength, 1)}
@@ -136,8 +139,8 @@ func readAzure(r io.Reader) ([]Request, error) {
 		}
 		n, _ := rows.FieldPos(0)
 		at, err := azureTime(row[columns[0]])
-		prompt, promptErr := strconv.Atoi(row[columns[1]])
-		output, outputErr := strconv.Atoi(row[columns[2]])
+		prompt, promptErr := azureTokens("ContextTokens", row[columns[1]])
+		output, outputErr := azureTokens("GeneratedTokens", row[columns[2]])
 		if err := cmp.Or(err, promptErr, outputErr); err != nil {
 			return nil, fmt.Errorf("cannot read trace line %d: %w", n, err)
 		}
@@ -160,6 +163,35 @@ func azureTime(text string) (time.Time, error) {
 		if zoned, zonedErr := time.Parse("2006-01-02 15:04:05Z07:00", text); zonedErr == nil {
 			return zoned, nil
 		}
+		return t, fmt.Errorf("TIMESTAMP %.100q: want a time such as 2023-11-16 18:15:46.68 or 2024-05-10 00:00:00.01+00:00", text)
 	}
-	return t, err
+	return t, nil
+}
+
+// azureTokens reads a length.
+func azureTokens(column, text string) (int, error) {
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s %.100q: want a whole number of tokens", column, text)
+	}
+	return n, nil
+}
+
+// jsonFault says of a line of Mooncake's trace what is wrong with it, in words of the file's format.
+func jsonFault(err error) error {
+	var kind *json.UnmarshalTypeError
+	if !errors.As(err, &kind) {
+		return fmt.Errorf("not one JSON object: %w", err) // a *json.SyntaxError, which says what is wrong in the text
+	}
+	field, _, _ := strings.Cut(kind.Field, ".")
+	want := "a whole number"
+	switch field {
+	case "":
+		return fmt.Errorf("got %s, want a JSON object with timestamp, input_length, output_length and hash_ids", kind.Value)
+	case "timestamp":
+		want = "a whole number of milliseconds"
+	case "hash_ids":
+		want = "a list of whole numbers, none below 0"
+	}
+	return fmt.Errorf("field %s: got %.100s, want %s", field, kind.Value, want)
 }

@@ -111,6 +111,19 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%s: got error %v, want one that names line 1", bad, err)
 		}
 	}
+	for bad, want := range map[string]string{
+		`{"timestamp":"0"}`:                        "line 1: field timestamp: got string, want a whole number of milliseconds",
+		`{"timestamp":0,"input_length":1.5}`:       "line 1: field input_length: got number 1.5, want a whole number",
+		`{"timestamp":0,"hash_ids":[1,"a"]}`:       "line 1: field hash_ids: got string, want a list of whole numbers",
+		`{"timestamp":0,"hash_ids":7}`:             "line 1: field hash_ids: got number, want a list",
+		"{\"timestamp\":0,\"input_length\":1}\n[]": "line 2: got array, want a JSON object",
+		`{"timestamp":0} x`:                        "line 1: not one JSON object",
+	} {
+		_, err := ReadTrace(strings.NewReader(bad), 1, 1)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Go ") {
+			t.Errorf("%s: got error %v, want one with %q", bad, err, want)
+		}
+	}
 	if _, err := ReadTrace(strings.NewReader(text), 0, 1); err == nil {
 		t.Error("speed 0: no error")
 	}
@@ -137,8 +150,8 @@ func TestAzureTrace(t *testing.T) {
 	for bad, want := range map[string]string{
 		"":                                   "neither",
 		"TIMESTAMP,ContextTokens\n":          "no column GeneratedTokens",
-		header + "yesterday,1,1":             "line 2",
-		header + "2023-11-16 18:15:46,one,1": "line 2",
+		header + "yesterday,1,1":             "line 2: TIMESTAMP \"yesterday\": want a time",
+		header + "2023-11-16 18:15:46,one,1": "line 2: ContextTokens \"one\": want a whole number",
 		header + "2023-11-16 18:15:46,-1,1":  "line 2",
 		header + "2023-11-16 18:15:46,1,9e9": "line 2",
 		header + "2023-11-16 18:15:46,1\n":   "line 2",
