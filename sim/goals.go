@@ -272,7 +272,10 @@ func (l *Line) recoveryGoal() []Goal {
 		if c.Policy != Latency().Name || math.IsNaN(r.Mean) {
 			continue
 		}
-		g := Goal{Row: l.ID, Name: fmt.Sprintf("normal again within %d s", maxRecovery), Details: fmt.Sprintf("%.1f s (%.1f…%.1f)", r.Mean, r.Low, r.High)}
+		g := Goal{Row: l.ID, Name: fmt.Sprintf("normal again within %d s", maxRecovery), Details: fmt.Sprintf("%.1f s", r.Mean)}
+		if !math.IsNaN(r.Low) {
+			g.Details += fmt.Sprintf(" (%.1f…%.1f)", r.Low, r.High)
+		}
 		switch {
 		case r.Mean > maxRecovery && !math.IsNaN(r.Low):
 			g.Outcome = Missed

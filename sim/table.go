@@ -24,7 +24,7 @@ type Line struct {
 	Cells []Cell `json:"policies"`
 	// Pairs compare the default profile with each other policy, seed by seed; empty when it was not among them.
 	Pairs []Pair `json:"pairs,omitempty"`
-	// Verdict says in words how the default profile stands; empty where there is nothing to compare.
+	// Verdict says in words how the default profile stands; empty where there is nothing to compare, or one seed only.
 	Verdict string `json:"verdict,omitempty"`
 	// Hopeless are policies that have no more than the first four seeds, see Experiment.
 	Hopeless []string `json:"hopeless,omitempty"`
@@ -86,7 +86,9 @@ func (e *Experiment) line(row Row, runs []figures) Line {
 			l.Pairs = append(l.Pairs, pair(l.Cells[ours].Policy, p.Name, of(ours)[:len(theirs)], theirs))
 		}
 	}
-	l.Verdict = verdict(l.Pairs)
+	if e.Seeds > 1 { // what one seed shows may be chance
+		l.Verdict = verdict(l.Pairs)
+	}
 	return l
 }
 
@@ -143,7 +145,7 @@ const (
 func (p *Pair) judge(m Measure) sign {
 	r := p.Ratios[m]
 	switch {
-	case p.Unknown[m] || math.IsNaN(r.Mean):
+	case p.Unknown[m] || math.IsNaN(r.Mean) || math.IsNaN(r.Low):
 		return undecided
 	case math.Abs(r.Mean-1) <= noise:
 		return equal

@@ -29,6 +29,9 @@ type benchOptions struct {
 	live                          liveOptions
 }
 
+// traceFleet is what a trace is replayed on unless --fleet says otherwise.
+const traceFleet = "q32-h100x2=8"
+
 func benchCommand() *cobra.Command {
 	var o benchOptions
 	cmd := &cobra.Command{
@@ -61,7 +64,7 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.seeds, "seeds", 4, "how often each run is repeated with other traffic; intervals need at least 2")
+	f.IntVar(&o.seeds, "seeds", 4, "how often each run is repeated with other traffic; intervals and verdicts need at least 2, those of --live 3")
 	f.StringSliceVar(&o.suites, "suite", nil, "`NAMES` of suites: rows, sessions, columns, vendor, fleets, recovery, adapters, all")
 	f.StringSliceVar(&o.rows, "rows", []string{"A"}, "`IDS` of rows, such as A1,A7,B; a letter alone means all rows of its suite")
 	f.StringSliceVar(&o.policies, "policies", []string{"all"}, "`NAMES` of policies; all means all of them")
@@ -72,11 +75,11 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 	f.DurationVar(&o.scrape, "scrape", 50*time.Millisecond, "time between two readings of an endpoint")
 	f.DurationVar(&o.wire, "wire", 2*time.Millisecond, "mean time after which the gateway hears of first tokens, of a step's tokens and of ends, at random (0: at once)")
 	f.DurationVar(&o.length, "for", 0, "how long requests arrive, of which the first 20s don't count (0: a trace's own length, else 3m)")
-	f.StringVar(&o.trace, "trace", "", "replay the requests of `FILE`: lines of JSON as Mooncake's traces, or CSV as Azure's")
+	f.StringVar(&o.trace, "trace", "", "replay the requests of `FILE` on --fleet: lines of JSON as Mooncake's traces, or CSV as Azure's")
 	f.Float64Var(&o.speed, "speed", 1, "how many times as fast the trace runs")
 	f.StringVar(&o.workload, "workload", "", "make traffic of `KIND`: mixed, bursts, prefixes, uniform, chat, agents, conversations or documents")
 	f.Float64Var(&o.rate, "rate", 0, "the workload's requests, or sessions of chat and agents, a second (0: as in rows A and B)")
-	f.StringVar(&o.fleet, "fleet", "", "`PROFILE=COUNT`[,PROFILE=COUNT]: engines for --trace and --workload")
+	f.StringVar(&o.fleet, "fleet", "", "`PROFILE=COUNT`[,PROFILE=COUNT]: engines for --trace (default "+traceFleet+") and --workload (default: as in the row it is like)")
 	f.BoolVar(&o.json, "json", false, "print the table as JSON")
 	f.StringVar(&o.plot, "plot", "", "write distributions and intervals as one HTML page to `FILE`")
 	f.StringVar(&o.markdown, "markdown", "", "write the table and how the goals fare into `FILE`, between its lines "+markdownBegin+" and "+markdownEnd)
@@ -198,7 +201,15 @@ func benchTitle(t *sim.Table) string {
 			gateways = fmt.Sprintf("%d gateways that tell each other what they do", t.Replicas)
 		}
 	}
-	return fmt.Sprintf("Times in seconds, to the first token unless said otherwise; means of %d seeds ± 95 %% interval; %s, %s GPU labels", t.Seeds, gateways, labels)
+	return fmt.Sprintf("Times in seconds, to the first token unless said otherwise; %s; %s, %s GPU labels", seedsText(t.Seeds, "means of %d seeds ± 95 %% interval"), gateways, labels)
+}
+
+// seedsText says how many seeds figures are means of.
+func seedsText(seeds int, many string) string {
+	if seeds == 1 {
+		return "of one seed, which gives no interval and no verdict"
+	}
+	return fmt.Sprintf(many, seeds)
 }
 
 func (o *benchOptions) experiment() (sim.Experiment, error) {
@@ -233,7 +244,7 @@ func (o *benchOptions) selectRows() ([]sim.Row, error) {
 		return sim.SelectRows(o.rows)
 	}
 	var fleet []sim.EngineConfig
-	if text := cmp.Or(o.fleet, map[bool]string{true: "q32-h100x2=8"}[o.trace != ""]); text != "" {
+	if text := cmp.Or(o.fleet, map[bool]string{true: traceFleet}[o.trace != ""]); text != "" {
 		var err error
 		if fleet, err = sim.ParseFleet(text); err != nil {
 			return nil, err
@@ -257,6 +268,8 @@ type benchProgress struct {
 	terminal bool
 	done, of atomic.Int64
 	more     atomic.Int64 // how long the others will take, in nanoseconds
+	// words, if there is one, makes the text instead.
+	words func() string
 }
 
 func (p *benchProgress) set(done, of int, more time.Duration) {
@@ -290,6 +303,9 @@ func (p *benchProgress) start(every time.Duration) (stop func()) {
 func (p *benchProgress) say() {
 	done, of := p.done.Load(), p.of.Load()
 	text := fmt.Sprintf("%d of %d runs", done, of)
+	if p.words != nil {
+		text = p.words()
+	}
 	if more := time.Duration(p.more.Load()); more > 0 {
 		text += fmt.Sprintf(", about %v more", more.Round(time.Second))
 	}

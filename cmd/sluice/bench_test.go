@@ -73,6 +73,20 @@ func TestBench(t *testing.T) {
 	}
 }
 
+// One seed says nothing of chance: there is no interval, and no verdict on what may be luck.
+func TestBenchOfOneSeedJudgesNothing(t *testing.T) {
+	out, _, err := runBench(t, "--workload", "mixed", "--rate", "5", "--fleet", "l8-h100=2", "--for", "30s", "--seeds", "1", "--measures", "all",
+		"--policies", "power-of-two,latency,greedy", "--check")
+	if err != nil || !strings.Contains(out, "of one seed, which gives no interval and no verdict") || !strings.Contains(out, "undecided  mixed") {
+		t.Errorf("got %v and\n%s\nwithout a word on the one seed", err, out)
+	}
+	for _, not := range []string{"→", "equals", "beats", "±", "NaN", "seeds"} {
+		if strings.Contains(out, not) {
+			t.Errorf("got\n%s\nwith %q of one seed", out, not)
+		}
+	}
+}
+
 // checkPage wants well-formed markup in which nothing points outside.
 func checkPage(t *testing.T, page string) {
 	t.Helper()

@@ -77,7 +77,7 @@ type live struct {
 	ttft     time.Duration
 	tpot     time.Duration
 	client   *http.Client
-	progress func(done, of int)
+	progress *liveProgress
 }
 
 // liveBench carries out bench --live.
@@ -96,11 +96,8 @@ func liveBench(ctx context.Context, o *benchOptions, out, notes io.Writer) error
 			return err
 		}
 	}
-	p := &benchProgress{out: notes, terminal: columns(notes) > 0}
-	began := time.Now()
-	l.progress = func(done, of int) {
-		p.set(done, of, time.Since(began)*time.Duration(of-done)/time.Duration(max(done, 1)))
-	}
+	l.progress = &liveProgress{of: l.rounds * len(l.targets), length: l.length, began: time.Now()}
+	p := &benchProgress{out: notes, terminal: columns(notes) > 0, words: func() string { return l.progress.words(time.Now()) }}
 	every := 10 * time.Second
 	if p.terminal {
 		every = time.Second
@@ -224,8 +221,8 @@ func (l *live) run(ctx context.Context) (*liveTable, error) {
 	runs := make([][]liveFigures, len(l.targets)) // by target, then round
 	for round := range l.rounds {
 		for turn := range l.targets {
-			l.progress(round*len(l.targets)+turn, l.rounds*len(l.targets))
 			i := (round + turn) % len(l.targets)
+			l.progress.begin(l.targets[i].name, time.Now())
 			// Targets may share engines, which must not find in their caches what another target or, of a trace, another
 			// round has sent there: each has words of its own.
 			play := livePlay{live: l, url: l.targets[i].url, words: uint64(round*len(l.targets) + i + 1), warm: time.Duration(liveWarmShare * float64(l.length))}
@@ -236,6 +233,9 @@ func (l *live) run(ctx context.Context) (*liveTable, error) {
 			runs[i] = append(runs[i], f)
 			table.late(play.late)
 		}
+	}
+	if l.rounds < liveLeast {
+		table.Note = fmt.Sprintf("too few rounds for an interval, which takes %d", liveLeast)
 	}
 	for i, t := range l.targets {
 		table.add(t.name, runs[i], runs[0])

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -135,7 +136,7 @@ func TestBenchLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"chat at real servers, model parrot: 2 rounds of 500ms", "ours ", "against theirs ", "50.0%"} {
+	for _, want := range []string{"chat at real servers, model parrot: 2 rounds of 500ms", "mean of rounds, too few rounds for an interval, which takes 3", "ours ", "against theirs ", "50.0%"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("got\n%s\nwithout %q", out, want)
 		}
@@ -216,4 +217,58 @@ func FuzzLiveEvents(f *testing.F) {
 			t.Errorf("got %d events", n)
 		}
 	})
+}
+
+// Two rounds make no interval, whatever they differ by; of three it is printed in few letters. Lines fit a page.
+func TestLiveTableIsNarrow(t *testing.T) {
+	const name = "a gateway"
+	for rounds, want := range map[int]string{2: "+212.5%", 3: "(>÷100…>×100)"} {
+		table := &liveTable{Row: "chat", Model: "parrot", Rounds: rounds}
+		var first, other []liveFigures
+		for i, factor := range []float64{9.765625, 1, .0001}[:rounds] {
+			var a, b liveFigures
+			for m := range a {
+				a[m], b[m] = factor*float64(m+1)*100, float64(m+1)*100
+			}
+			if i == 2 {
+				b[liveMean] *= 10000
+			}
+			first, other = append(first, a), append(other, b)
+		}
+		table.add(name, first, first)
+		table.add(name+" of another make", other, first)
+		text := table.String()
+		if !strings.Contains(text, want) || rounds == 2 && strings.Contains(text, "…") {
+			t.Errorf("%d rounds: got\n%s\nwithout %q", rounds, text, want)
+		}
+		for line := range strings.Lines(text) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > liveColumns {
+				t.Errorf("%d rounds: a line of %d columns: %s", rounds, n, line)
+			}
+		}
+		if ratio := table.Targets[1].Ratios["TTFT P50"]; math.IsNaN(ratio.Low) != (rounds == 2) {
+			t.Errorf("%d rounds: got %+v, want bounds from three rounds on", rounds, ratio)
+		}
+	}
+}
+
+func TestLiveProgressCountsSeconds(t *testing.T) {
+	began := time.Unix(1000, 0)
+	p := &liveProgress{of: 4, length: time.Minute, began: began}
+	f := func(at time.Duration, want string) {
+		t.Helper()
+		if got := p.words(began.Add(at)); got != want {
+			t.Errorf("after %v: got %q, want %q", at, got, want)
+		}
+	}
+	f(0, "run 1 of 4 is about to begin")
+	p.begin("ours", began)
+	f(2*time.Second, "run 1 of 4, at ours, for 2s, about 3m58s more")
+	f(3*time.Second, "run 1 of 4, at ours, for 3s, about 3m57s more")
+	f(70*time.Second, "run 1 of 4, at ours, for 1m10s, about 3m0s more")
+	p.begin("theirs", began.Add(80*time.Second))
+	f(90*time.Second, "run 2 of 4, at theirs, for 10s, about 3m50s more")
+	p.begin("ours", began.Add(140*time.Second))
+	p.begin("theirs", began.Add(200*time.Second))
+	f(290*time.Second, "run 4 of 4, at theirs, for 1m30s, waiting for the last answers")
 }

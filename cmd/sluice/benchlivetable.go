@@ -49,6 +49,8 @@ type liveTable struct {
 	Length time.Duration `json:"-"`
 	TTFT   time.Duration `json:"-"`
 	TPOT   time.Duration `json:"-"`
+	// Note says why there are no intervals, empty where there are.
+	Note string `json:"note,omitempty"`
 	// Late is by how many seconds the latest hundredth of requests was sent after its time, in the worst round: what the machine that sends adds to all.
 	Late    float64    `json:"lateP99"`
 	Targets []liveLane `json:"targets"`
@@ -81,67 +83,127 @@ func (t *liveTable) add(name string, rounds, first []liveFigures) {
 	}
 	names := liveNames()
 	for m, name := range names {
-		lane.figures[m] = sim.Mean(column(rounds, m))
+		lane.figures[m] = bounded(sim.Mean(column(rounds, m)), len(rounds))
 		lane.Figures[name] = lane.figures[m]
 	}
 	if len(t.Targets) > 0 {
 		lane.Ratios = make(map[string]sim.Interval)
 		for _, m := range liveCompared() {
-			lane.ratios[m] = sim.Ratio(column(first, m), column(rounds, m))
+			lane.ratios[m] = bounded(sim.Ratio(column(first, m), column(rounds, m)), len(rounds))
 			lane.Ratios[names[m]] = lane.ratios[m]
 		}
 	}
 	t.Targets = append(t.Targets, lane)
 }
 
-// String prints the table for people.
+// liveLeast is how many rounds an interval needs: of two, Student's t makes one thirteen times as wide as they are apart.
+const liveLeast = 3
+
+// bounded leaves the interval out where there are too few rounds for one.
+func bounded(x sim.Interval, rounds int) sim.Interval {
+	if rounds < liveLeast {
+		x.Low, x.High = math.NaN(), math.NaN()
+	}
+	return x
+}
+
+// liveBounds are the ratios beyond which how much more it is doesn't matter.
+const liveBounds = 100
+
+// liveChange prints a ratio as a difference, with its interval, in few letters whatever it is.
+func liveChange(x sim.Interval) string {
+	one := func(ratio float64) string {
+		switch {
+		case ratio > liveBounds:
+			return fmt.Sprintf(">×%d", liveBounds)
+		case ratio < 1./liveBounds:
+			return fmt.Sprintf(">÷%d", liveBounds)
+		}
+		return sim.Interval{Mean: ratio, Low: math.NaN(), High: math.NaN()}.Change()
+	}
+	if math.IsNaN(x.Low) {
+		return one(x.Mean)
+	}
+	return fmt.Sprintf("%s (%s…%s)", one(x.Mean), strings.TrimSuffix(one(x.Low), "%"), strings.TrimSuffix(one(x.High), "%"))
+}
+
+// String prints the table for people, at most liveColumns wide unless a target's name is long.
 func (t *liveTable) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s at real servers, model %s: %d rounds of %v, the same arrivals at each target in each round\n", t.Row, t.Model, t.Rounds, t.Length)
-	fmt.Fprintf(&b, "Seconds, mean of rounds ± 95 %% interval; good is within %v to the first token and %v between tokens\n", t.TTFT, t.TPOT)
+	means := "mean of rounds ± 95 % interval"
+	if t.Note != "" {
+		means = "mean of rounds, " + t.Note
+	}
+	fmt.Fprintf(&b, "Seconds, %s; good is within %v to the first token and %v between tokens\n", means, t.TTFT, t.TPOT)
 	if t.Late > .01 {
 		fmt.Fprintf(&b, "The machine that sent them was late: 1 %% of the requests by %.0f ms or more. Read small differences with that in mind.\n", 1000*t.Late)
 	}
-	width := 14
-	for _, l := range t.Targets {
-		width = max(width, len(l.Name)+8) // "against "
-	}
 	names := liveNames()
-	fmt.Fprintf(&b, "\n  %-*s", width, "")
-	for m, name := range names {
-		fmt.Fprintf(&b, " %*s", liveWidth(m), name)
-	}
-	b.WriteByte('\n')
+	label := 14
 	for _, l := range t.Targets {
-		fmt.Fprintf(&b, "  %-*s", width, l.Name)
-		for m := range l.figures {
-			fmt.Fprintf(&b, " %*s", liveWidth(m), liveText(m, l.figures[m]))
-		}
-		b.WriteByte('\n')
+		label = max(label, len([]rune(l.Name))+8) // "against "
 	}
+	var rows [][]string
+	for m, name := range names {
+		column := []string{name}
+		for _, l := range t.Targets {
+			column = append(column, liveText(m, l.figures[m]))
+		}
+		rows = append(rows, column)
+	}
+	labels := []string{""}
+	for _, l := range t.Targets {
+		labels = append(labels, l.Name)
+	}
+	writeColumns(&b, label, labels, rows)
 	if len(t.Targets) < 2 {
 		return b.String()
 	}
-	fmt.Fprintf(&b, "\n  %-*s", width, t.Targets[0].Name)
-	for _, m := range liveCompared() {
-		fmt.Fprintf(&b, " %23s", names[m])
-	}
-	b.WriteByte('\n')
+	labels, rows = []string{t.Targets[0].Name}, nil
 	for _, l := range t.Targets[1:] {
-		fmt.Fprintf(&b, "  %-*s", width, "against "+l.Name)
-		for _, m := range liveCompared() {
-			fmt.Fprintf(&b, " %23s", l.ratios[m].Change())
-		}
-		b.WriteByte('\n')
+		labels = append(labels, "against "+l.Name)
 	}
+	for _, m := range liveCompared() {
+		column := []string{names[m]}
+		for _, l := range t.Targets[1:] {
+			column = append(column, liveChange(l.ratios[m]))
+		}
+		rows = append(rows, column)
+	}
+	writeColumns(&b, label, labels, rows)
 	return b.String()
 }
 
-func liveWidth(m int) int {
-	if m < liveGood {
-		return 13
+// liveColumns is how wide a table may be.
+const liveColumns = 120
+
+// writeColumns writes lines with a label each, as many columns of them at a time as fit.
+func writeColumns(b *strings.Builder, label int, labels []string, columns [][]string) {
+	for len(columns) > 0 {
+		n, used := 0, 2+label
+		var widths []int
+		for _, column := range columns {
+			wide := 0
+			for _, text := range column {
+				wide = max(wide, len([]rune(text)))
+			}
+			if used += 2 + wide; n > 0 && used > liveColumns {
+				break
+			}
+			widths = append(widths, wide)
+			n++
+		}
+		b.WriteByte('\n')
+		for i, l := range labels {
+			fmt.Fprintf(b, "  %-*s", label, l)
+			for k, column := range columns[:n] {
+				fmt.Fprintf(b, "  %*s", widths[k], column[i])
+			}
+			b.WriteByte('\n')
+		}
+		columns = columns[n:]
 	}
-	return 8
 }
 
 func liveText(m int, x sim.Interval) string {

@@ -45,7 +45,7 @@ func writeMarkdown(path string, t *sim.Table, views []sim.View) error {
 			fmt.Fprintf(&b, "- %s, %s\n", n.Row, n.Text)
 		}
 	}
-	fmt.Fprintf(&b, "\n### In short\n\nTimes to first token in seconds: mean / P50 / P95 / P99; means of %d seeds.\n\n%s", t.Seeds, t.Standing())
+	fmt.Fprintf(&b, "\n### In short\n\nTimes to first token in seconds: mean / P50 / P95 / P99; %s.\n\n%s", seedsText(t.Seeds, "means of %d seeds"), t.Standing())
 	fmt.Fprintf(&b, "\n### All figures\n\n%s\n\n<details>\n<summary>%d rows</summary>\n\n```text\n%s```\n\n</details>\n\n%s", benchTitle(t), len(t.Rows),
 		strings.TrimSuffix(t.Text(views), "\n"), after)
 	if err := os.WriteFile(path, []byte(b.String()), 0o644); err != nil {

@@ -51,7 +51,7 @@ func writePlot(path string, t *sim.Table) error {
 // calls, which is 8 MB.
 func plotTable(t *sim.Table) ([]byte, error) {
 	b := bytes.NewBufferString(plotHead)
-	fmt.Fprintf(b, `<p>%s. Bars are means over seeds, whiskers their 95 %% intervals; curves are the means over seeds of each share's time.
+	fmt.Fprintf(b, `<p>%s. Bars are means over seeds, whiskers their 95 %% intervals where there are several; curves are the means over seeds of each share's time.
 Times are on logarithmic axes. A curve that ends below 1 is of a policy that left requests without an answer.</p>
 `, html.EscapeString(benchTitle(t)))
 	standing, err := plotStanding(t)
