@@ -16,8 +16,10 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -577,5 +579,35 @@ func BenchmarkTell(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.add("m", &n)
+	}
+}
+
+// Replicas that start together find each other away at first: that is a warning only once it lasts.
+func TestAPeerThatIsAwayForLongIsWarnedOf(t *testing.T) {
+	l := listen(t)
+	at := l.Addr().String()
+	_ = l.Close() // nobody listens there now
+	var log buffer
+	var now atomic.Int64
+	p := New(new(fleet.Fleet), Options{Now: func() time.Duration { return time.Duration(now.Load()) }, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); p.talk(ctx, fleet.Endpoint{Name: at, Host: at}) }()
+	defer func() { cancel(); <-ended }()
+	until := func(level string) string {
+		for {
+			text := log.String()
+			if strings.Contains(text, level) {
+				return text
+			}
+			runtime.Gosched()
+		}
+	}
+	if text := until("level=INFO"); strings.Contains(text, "level=WARN") {
+		t.Errorf("got a warning at once:\n%s", text)
+	}
+	now.Store(int64(awayFor))
+	if text := until("level=WARN"); strings.Count(text, "peer is not told") != 2 {
+		t.Errorf("got\n%s\nwant one line at first and one warning", text)
 	}
 }

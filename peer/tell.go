@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -36,22 +37,33 @@ var (
 	errTwice = errors.New("the peer is told by another address")
 )
 
+// awayFor is how long a peer may be away before that is worth a warning: replicas start and restart at different times.
+const awayFor = 5 * time.Second
+
 // talk tells the peer at an address whatever happens, until ctx ends. Only changes are logged.
 func (p *Peers) talk(ctx context.Context, e fleet.Endpoint) {
-	said := ""
+	said, away := "", time.Duration(-1) // since when the peer is away, below 0 while it isn't
 	for {
 		err := p.tellOne(ctx, e, func(name string) {
 			p.o.Log.Info("peer is told what this replica does", "peer", name, "address", e.Name)
-			said = ""
+			said, away = "", -1
 		})
 		if ctx.Err() != nil {
 			return
 		}
+		now := p.o.Now()
+		if away < 0 {
+			away = now
+		}
+		level := slog.LevelInfo
+		if now-away >= awayFor {
+			level = slog.LevelWarn
+		}
 		wait := retryEvery
 		if errors.Is(err, errSelf) || errors.Is(err, errTwice) {
 			wait = findEvery // the address may become another one's
-		} else if text := err.Error(); text != said {
-			p.o.Log.Warn("peer is not told what this replica does", "address", e.Name, "error", err)
+		} else if text := level.String() + err.Error(); text != said {
+			p.o.Log.Log(ctx, level, "peer is not told what this replica does", "address", e.Name, "error", err)
 			said = text
 		}
 		if !pause(ctx, wait) {

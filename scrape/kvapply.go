@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -50,7 +51,9 @@ type applier struct {
 	log   *slog.Logger
 	now   func() time.Duration
 	count *followCounts
-	said  string
+	// said is what the log says last, guessed when it said that there are no events.
+	said    string
+	guessed time.Duration
 	// known are the seeds to try.
 	known []string
 	one   [1]prefix.Event
@@ -62,6 +65,9 @@ type applier struct {
 	seeds []string
 }
 
+// sameFault is how soon after a warning another cause is part of the same fault: an engine that crashes first breaks off and then refuses connections.
+const sameFault = 5 * time.Second
+
 // turn tells the pool how well events are known, and says it in the log once.
 func (a *applier) turn(f prefix.Following, why string) {
 	a.grouped, a.seeds = false, a.known
@@ -71,9 +77,13 @@ func (a *applier) turn(f prefix.Following, why string) {
 	if words+why == a.said {
 		return
 	}
+	again := f == prefix.NotFollowed && strings.HasPrefix(a.said, words) && a.now()-a.guessed < sameFault
 	a.said = words + why
 	switch {
+	case again:
+		a.log.Debug(words, "why", why)
 	case f == prefix.NotFollowed:
+		a.guessed = a.now()
 		a.log.Warn(words, "why", why)
 	case why != "":
 		a.log.Info(words, "why", why)

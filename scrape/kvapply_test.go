@@ -3,6 +3,7 @@ package scrape
 import (
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -64,4 +65,28 @@ func TestNamesOfBlocks(t *testing.T) {
 			t.Errorf("%s: got %q and %q, want %q and %q", c.what, adapter, extra, c.adapter, c.extra)
 		}
 	}
+}
+
+// An engine that crashes breaks off what it said and then refuses connections: that is one warning. Another cause later is another.
+func TestOneFaultIsOneWarning(t *testing.T) {
+	p := fleet.NewPool("p")
+	p.Apply(fleet.PoolConfig{Name: "p", Model: "m", Endpoints: []fleet.Endpoint{ep("e:1")}})
+	var log strings.Builder
+	now := time.Minute
+	a := &applier{pool: p, name: "e:1", log: slog.New(slog.NewTextHandler(&log, nil)), now: func() time.Duration { return now }, count: newFollowMetrics().endpoint("p", "e:1")}
+	f := func(what string, state prefix.Following, why string, want int) {
+		t.Helper()
+		a.turn(state, why)
+		if got := strings.Count(log.String(), "level=WARN"); got != want {
+			t.Errorf("%s: got %d warnings, want %d:\n%s", what, got, want, log.String())
+		}
+	}
+	f("a crash", prefix.NotFollowed, "broke off", 1)
+	now += followPauseLeast
+	f("the same crash", prefix.NotFollowed, "connection refused", 1)
+	now += time.Minute
+	f("still the same", prefix.NotFollowed, "connection refused", 1)
+	f("another cause", prefix.NotFollowed, "no publisher", 2)
+	f("back", prefix.FollowedFromEmpty, "", 2)
+	f("the next crash", prefix.NotFollowed, "broke off", 3)
 }
