@@ -106,6 +106,17 @@ func calibrate(table []Calibration, models []string, gpu string, tp int, kvToken
 	return best
 }
 
+// CalibrationOf finds the row of the calibration table that an endpoint's speeds begin with, as its pool does: by its labels, the pool's model, what
+// it lists, and the size of its KV cache in tokens, NaN when not known. It is nil where there is none: speeds begin with a neutral shape then, and are
+// learned.
+func CalibrationOf(e *Endpoint, model string, listed []Model, kvTokens float64) *Calibration {
+	gpu := e.GPU()
+	if gpu == "" {
+		return nil
+	}
+	return calibrate(Calibrations(), append([]string{model}, roots(listed)...), gpu, e.tp(), kvTokens)
+}
+
 // sameGPU reports whether a label, such as NVIDIA-H100-80GB-HBM3, names the table's GPU, such as H100-80: a word of the
 // label is the part before the hyphen.
 func sameGPU(row, label string) bool {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"io"
 	"math"
 	"net/http"
 	"net/http/pprof"
@@ -14,10 +15,24 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
+// serveAdminPaths says what there is.
+func serveAdminPaths(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = io.WriteString(w, `/console         the fleet and where requests went, for a browser
+/metrics         for Prometheus
+/fleet           what is known of every endpoint
+/explain?last=N  the last decisions
+/peers           the other replicas
+/healthz         200 while the process lives
+/debug/pprof/    profiles of the process
+`) // an error means that the reader has gone
+}
+
 // adminHandler is what the separate listener serves to operators.
 func (s *server) adminHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{Registry: s.registry}))
+	mux.HandleFunc("GET /{$}", serveAdminPaths)
 	page := console.New(s.sides, s.now)
 	mux.Handle("GET /console", page)
 	mux.Handle("GET /console/", page)

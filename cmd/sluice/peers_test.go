@@ -122,6 +122,9 @@ func TestPeersShareWhatTheyKnow(t *testing.T) {
 		if n, c := g.ask(t, strings.Repeat("conversation 3 says much. ", 300)); c < n/2 {
 			t.Errorf("got %.0f of %.0f tokens cached after a gateway has left", c, n)
 		}
+		if status, body := get(g.admin + "/"); status != 200 || !strings.Contains(body, "/metrics ") {
+			t.Errorf("the root of the admin listener: got %d and %q, want what there is", status, body)
+		}
 		if status, body := get(g.admin + "/metrics"); status != 200 || !strings.Contains(body, "sluice_peer_heard 1\n") {
 			t.Errorf("got %d and no metric of one peer that is heard", status)
 		}
