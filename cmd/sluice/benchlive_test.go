@@ -136,7 +136,7 @@ func TestBenchLive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"chat at real servers, model parrot: 2 rounds of 500ms", "mean of rounds, too few rounds for an interval, which takes 3", "ours ", "against theirs ", "50.0%"} {
+	for _, want := range []string{"chat at real servers, model parrot: 2 rounds of 500ms each", "mean of rounds, too few rounds for an interval, which takes 3", "ours ", "against theirs ", "50.0%"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("got\n%s\nwithout %q", out, want)
 		}

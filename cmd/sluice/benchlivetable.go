@@ -130,7 +130,11 @@ func liveChange(x sim.Interval) string {
 // String prints the table for people, at most liveColumns wide unless a target's name is long.
 func (t *liveTable) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s at real servers, model %s: %d rounds of %v, the same arrivals at each target in each round\n", t.Row, t.Model, t.Rounds, t.Length)
+	rounds := "one round"
+	if t.Rounds > 1 {
+		rounds = fmt.Sprintf("%d rounds", t.Rounds)
+	}
+	fmt.Fprintf(&b, "%s at real servers, model %s: %s of %v each, the same arrivals at each target\n", t.Row, t.Model, rounds, t.Length)
 	means := "mean of rounds ± 95 % interval"
 	if t.Note != "" {
 		means = "mean of rounds, " + t.Note
