@@ -160,7 +160,8 @@ func (t *liveTable) String() string {
 	for _, l := range t.Targets {
 		labels = append(labels, l.Name)
 	}
-	writeColumns(&b, label, labels, rows)
+	writeColumns(&b, label, labels, rows[:liveGood]) // times
+	writeColumns(&b, label, labels, rows[liveGood:])
 	if len(t.Targets) < 2 {
 		return b.String()
 	}
