@@ -23,7 +23,8 @@ type blocks struct {
 	changes []blockChange
 }
 
-// blockChange is a block's content that can be found from here on, or no longer; with a hash of 0 all content was forgotten.
+// blockChange is a block's content that can be found from here on, or no longer; with a hash of 0 all content was
+// forgotten.
 type blockChange struct {
 	hash uint64
 	// seq is the sequence that computed the content and index its place there; nil when it was forgotten.
@@ -125,7 +126,8 @@ func (b *blocks) take(dst []int32, n int) []int32 {
 	return dst
 }
 
-// name makes a block's content findable. Where the same content is held already, this copy stays unnamed, and name reports false.
+// name makes a block's content findable. Where the same content is held already, this copy stays unnamed, and name
+// reports false.
 func (b *blocks) name(id int32, hash uint64) bool {
 	if hash == 0 || b.hash[id] != 0 {
 		return false
@@ -140,8 +142,8 @@ func (b *blocks) name(id int32, hash uint64) bool {
 	return true
 }
 
-// release gives up one reference to each; the last block of a prompt is the first to be reused, since it is of no use without
-// those before it.
+// release gives up one reference to each; the last block of a prompt is the first to be reused, since it is of no use
+// without those before it.
 func (b *blocks) release(ids []int32) {
 	end := int32(len(b.refs))
 	for k := len(ids) - 1; k >= 0; k-- {

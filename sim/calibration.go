@@ -20,12 +20,14 @@ type Calibration struct {
 	Profiles []Calibrated `json:"profiles"`
 }
 
-// Calibrated is one profile's errors over the points that were measured of its model, GPU, precision, engine and number of GPUs.
+// Calibrated is one profile's errors over the points that were measured of its model, GPU, precision, engine and number
+// of GPUs.
 type Calibrated struct {
 	Profile string `json:"profile"`
 	// Grade is what the profile's coefficients rest on.
 	Grade string `json:"grade"`
-	// All are all points, HeldOut those that coefficients were not fitted to: every second one in the order of their ids.
+	// All are all points, HeldOut those that coefficients were not fitted to: every second one in the order of their
+	// ids.
 	All     Errors `json:"all"`
 	HeldOut Errors `json:"heldOut"`
 }
@@ -41,8 +43,9 @@ type Errors struct {
 	TPOTBias float64
 }
 
-// promptsPerClient is how many requests a benchmark sends for each that is under way at a time. InferenceMAX sends ten, with lengths of 80 to 100 % at random,
-// all clients beginning at once, and reports means over all of them; the figures of the other source agree with the same, at fixed lengths.
+// promptsPerClient is how many requests a benchmark sends for each that is under way at a time. InferenceMAX sends ten,
+// with lengths of 80 to 100 % at random, all clients beginning at once, and reports means over all of them; the figures
+// of the other source agree with the same, at fixed lengths.
 const promptsPerClient = 10
 
 // run lets the point happen in a world and returns mean times to first token and between tokens in milliseconds.
@@ -67,9 +70,9 @@ func (p *point) run(profile Profile) (ttft, tpot float64) {
 	return 1000 * r.Mean(), 1000 * r.MeanTPOT()
 }
 
-// Calibrate reads measured points as in AIConfigurator's silicon_sample.csv (columns id, backend, model_path, system, precision, mode, isl, osl,
-// batch_size, tp_size, silicon_ttft_ms, silicon_tpot_ms and more), runs those that some profile is of as the closed loops that they
-// were, and compares. It returns the context's error if that ends first.
+// Calibrate reads measured points as in AIConfigurator's silicon_sample.csv (columns id, backend, model_path, system,
+// precision, mode, isl, osl, batch_size, tp_size, silicon_ttft_ms, silicon_tpot_ms and more), runs those that some
+// profile is of as the closed loops that they were, and compares. It returns the context's error if that ends first.
 func Calibrate(ctx context.Context, r io.Reader) (*Calibration, error) {
 	points, err := readPoints(r)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// point is one measured run of a benchmark against one engine: as many requests under way at a time as concurrency says.
+// point is one measured run of a benchmark against one engine: as many requests under way at a time as concurrency
+// says.
 type point struct {
 	id, backend, model, gpu, precision string
 	tp, input, output, concurrency     int
@@ -20,8 +21,8 @@ type point struct {
 	fixed                              bool // every request is just as long as it says; else 80 to 100 % of that, at random
 }
 
-// pointsOf are the points that were measured of what the profile is of, in the order of their ids, each measurement once; every second one is held
-// out when a profile is fitted. What was measured repeatedly is on one side.
+// pointsOf are the points that were measured of what the profile is of, in the order of their ids, each measurement
+// once; every second one is held out when a profile is fitted. What was measured repeatedly is on one side.
 func pointsOf(all []point, profile *Profile) []point {
 	mine := slices.DeleteFunc(slices.Clone(all), func(p point) bool { return !p.of(profile) || p.concurrency > maxConcurrency })
 	slices.SortFunc(mine, func(a, b point) int { return cmp.Compare(a.id, b.id) })
@@ -44,8 +45,8 @@ func pointsOf(all []point, profile *Profile) []point {
 // What a line of a file may ask for: maxPoint bounds lengths, maxConcurrency the points that are simulated.
 const maxPoint, maxConcurrency = 1 << 20, 4096
 
-// readPoints reads measured points in the form of AIConfigurator's silicon_sample.csv: columns are found by their names, lines of aggregated serving (mode agg)
-// without pipeline or data parallelism are taken, others passed over.
+// readPoints reads measured points in the form of AIConfigurator's silicon_sample.csv: columns are found by their
+// names, lines of aggregated serving (mode agg) without pipeline or data parallelism are taken, others passed over.
 func readPoints(r io.Reader) ([]point, error) {
 	lines := csv.NewReader(r)
 	header, err := lines.Read()

@@ -13,8 +13,8 @@ import (
 
 const pointsHeader = "id,silicon_data_source,backend,model_path,system,precision,mode,isl,osl,batch_size,tp_size,pp_size,attention_dp_size,silicon_ttft_ms,silicon_tpot_ms\n"
 
-// Points are compared with the profile of their model, GPU, number of GPUs, precision and engine, and with no other; each measurement counts once, and
-// every second shape as held out.
+// Points are compared with the profile of their model, GPU, number of GPUs, precision and engine, and with no other;
+// each measurement counts once, and every second shape as held out.
 func TestCalibrate(t *testing.T) {
 	p := profile(t, "l70fp8-h100x4")
 	line := func(id, rest string, wrong float64) string {

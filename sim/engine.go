@@ -10,26 +10,27 @@ import (
 // EngineConfig is what an engine is and how it is set up.
 type EngineConfig struct {
 	Profile Profile
-	// Budget is how many tokens a step computes at most, MaxSeqs how many sequences run at once, KVTokens the size of the KV cache;
-	// 0 means vLLM's defaults for the GPU (8192 and 1024 on those of 70 GB and more but the A100, else 2048 and 256) and the profile's.
+	// Budget is how many tokens a step computes at most, MaxSeqs how many sequences run at once, KVTokens the size of
+	// the KV cache; 0 means vLLM's defaults for the GPU (8192 and 1024 on those of 70 GB and more but the A100, else
+	// 2048 and 256) and the profile's.
 	Budget, MaxSeqs, KVTokens int
 	// AdapterSlots is how many adapters fit on the GPU; 0 means none are served.
 	AdapterSlots int
-	// AdapterLoad is how long bringing one in holds up the step. What is published for an adapter of some 80 MB: 5 to 10 ms from the host's memory, 50 to
-	// 200 ms from a local disk, .5 to 3 s from an object store.
+	// AdapterLoad is how long bringing one in holds up the step. What is published for an adapter of some 80 MB: 5 to
+	// 10 ms from the host's memory, 50 to 200 ms from a local disk, .5 to 3 s from an object store.
 	AdapterLoad time.Duration
-	// AdapterStep is the share by which each rank among the adapters in use makes a step longer; .02 to .06 by what is published. AdapterRanks are
-	// adapters' ranks; all that are not in it have one and the same.
+	// AdapterStep is the share by which each rank among the adapters in use makes a step longer; .02 to .06 by what is
+	// published. AdapterRanks are adapters' ranks; all that are not in it have one and the same.
 	AdapterStep  float64
 	AdapterRanks map[string]int
 }
 
-// Engine is one model server. It reads no clock and starts no goroutine: the owner submits sequences, asks when the current step ends,
-// and calls Step then. It must not be used by two goroutines at once.
+// Engine is one model server. It reads no clock and starts no goroutine: the owner submits sequences, asks when the
+// current step ends, and calls Step then. It must not be used by two goroutines at once.
 //
-// Every decoding sequence takes one token a step. So a sequence is not visited in each step: the step it ends in is known when it
-// starts to decode, and it needs a block each 16th step. A step costs a few operations plus those for what begins or ends
-// in it, however many sequences run; nothing is approximated.
+// Every decoding sequence takes one token a step. So a sequence is not visited in each step: the step it ends in is
+// known when it starts to decode, and it needs a block each 16th step. A step costs a few operations plus those for
+// what begins or ends in it, however many sequences run; nothing is approximated.
 type Engine struct {
 	cfg   EngineConfig
 	cache *blocks
@@ -72,16 +73,16 @@ type adapter struct {
 	users int
 }
 
-// Seq is one request inside an engine. The caller fills in the exported fields, keeps them until the sequence is finished, and may then use
-// the Seq again: it keeps its memory.
+// Seq is one request inside an engine. The caller fills in the exported fields, keeps them until the sequence is
+// finished, and may then use the Seq again: it keeps its memory.
 type Seq struct {
 	// Prompt and Output are tokens; Output includes the one that ends it, and is at least 1.
 	Prompt, Output int
 	// Blocks are chained hashes of the full blocks of the prompt, and of the output if they are to be found by a later
 	// request; blocks beyond it hold content that nobody else has. No hash may be 0.
 	Blocks []uint64
-	// Private is how many of the last Blocks nobody else will ask for. They are remembered only when the sequence itself may want them again, since
-	// remembering and forgetting takes most of the time.
+	// Private is how many of the last Blocks nobody else will ask for. They are remembered only when the sequence
+	// itself may want them again, since remembering and forgetting takes most of the time.
 	Private int
 	// Adapter is the LoRA adapter, empty for the base model.
 	Adapter string
@@ -152,8 +153,8 @@ func NewEngine(cfg EngineConfig) *Engine {
 // Config is how the engine is set up, defaults filled in.
 func (e *Engine) Config() EngineConfig { return e.cfg }
 
-// Submit queues a sequence, and starts a step if the engine is idle. It reports false, and does nothing, when the engine is down or loading or can
-// never hold the prompt. An output that would not fit beside its prompt is cut.
+// Submit queues a sequence, and starts a step if the engine is idle. It reports false, and does nothing, when the
+// engine is down or loading or can never hold the prompt. An output that would not fit beside its prompt is cut.
 func (e *Engine) Submit(now time.Duration, s *Seq) bool {
 	room := len(e.cache.refs)*BlockTokens - s.Prompt
 	if e.Loading(now) || room < 1 || s.Prompt < 1 || s.Adapter != "" && e.cfg.AdapterSlots == 0 {
@@ -174,8 +175,8 @@ func (e *Engine) Submit(now time.Duration, s *Seq) bool {
 // Next is when the current step ends; false when there is none, because the engine is idle, frozen or down.
 func (e *Engine) Next() (time.Duration, bool) { return e.endAt, e.stepping && !e.frozen }
 
-// Step ends the current step and starts the next one at now, if there is work. The events are valid until the next call. Which tokens came besides
-// is a matter of Produced.
+// Step ends the current step and starts the next one at now, if there is work. The events are valid until the next
+// call. Which tokens came besides is a matter of Produced.
 func (e *Engine) Step(now time.Duration) []Event {
 	e.events = e.events[:0]
 	if !e.stepping || e.frozen {
@@ -358,8 +359,8 @@ func (e *Engine) Freeze(now time.Duration, frozen bool) {
 	}
 }
 
-// Crash loses everything: sequences, cache and counters. It returns the lost sequences, oldest running first, valid until the next call. The engine
-// is down until Load.
+// Crash loses everything: sequences, cache and counters. It returns the lost sequences, oldest running first, valid
+// until the next call. The engine is down until Load.
 func (e *Engine) Crash() []*Seq {
 	var lost []*Seq
 	for _, q := range []*queue{&e.running, &e.waiting} {

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// eventDelay is how long after the end of a step its KV events reach a gateway, learnDelay how long after a prompt its tokens are known there.
+	// eventDelay is how long after the end of a step its KV events reach a gateway, learnDelay how long after a prompt
+	// its tokens are known there.
 	eventDelay = 20 * time.Millisecond
 	learnDelay = 20 * time.Millisecond
 )

@@ -11,8 +11,8 @@ import (
 const (
 	// runFor is how long requests arrive, and warmUp the beginning of it that does not count.
 	runFor, warmUp = 180 * time.Second, 20 * time.Second
-	// drainFor is how long a run goes on at most for what counts to finish; what arrives meanwhile, as conversations go on, does
-	// not count.
+	// drainFor is how long a run goes on at most for what counts to finish; what arrives meanwhile, as conversations go
+	// on, does not count.
 	drainFor = 180 * time.Second
 )
 

@@ -12,8 +12,8 @@ const (
 	nobody = -1
 )
 
-// flood gives an engine so many seconds of prompts to prefill that no gateway sent, and makes it forget what it held that nobody was using: caches
-// are thrashed and there is a backlog, whatever the policy.
+// flood gives an engine so many seconds of prompts to prefill that no gateway sent, and makes it forget what it held
+// that nobody was using: caches are thrashed and there is a backlog, whatever the policy.
 func (w *world) flood(e *Engine, backlog float64) {
 	e.cache.empty()
 	each := prefillSeconds(&e.cfg.Profile, floodPrompt, 0) + e.cfg.Profile.PA*floodPrompt/float64(e.cfg.Budget)/1e3
@@ -32,11 +32,13 @@ func (w *world) flood(e *Engine, backlog float64) {
 const (
 	// recoverWindow is over how long times to first token are averaged to see whether they are normal again.
 	recoverWindow = 2 * time.Second
-	// recoverFactor is how much above the mean of the time before the shock is normal, unless a window then was above it too.
+	// recoverFactor is how much above the mean of the time before the shock is normal, unless a window then was above
+	// it too.
 	recoverFactor = 2
 )
 
-// recovery is how many seconds after the shock times to first token were normal for good; NaN without a shock or without a time before it.
+// recovery is how many seconds after the shock times to first token were normal for good; NaN without a shock or
+// without a time before it.
 func (r *Result) recovery() float64 {
 	if r.shocked == 0 {
 		return math.NaN()

@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// forecastMatches is how many queued sequences are looked up in the cache afresh; the rest of a longer queue counts as it was when it came.
+// forecastMatches is how many queued sequences are looked up in the cache afresh; the rest of a longer queue counts as
+// it was when it came.
 const forecastMatches = 64
 
-// Forecast is the time in milliseconds until the sequence, submitted now, would have its first token, for an observer who knows everything but
-// the future: the end of the current step, then the steps that compute what is queued and this prompt, and before them those until enough
-// sequences have ended to make room. It changes nothing. Infinite when the engine does not serve.
+// Forecast is the time in milliseconds until the sequence, submitted now, would have its first token, for an observer
+// who knows everything but the future: the end of the current step, then the steps that compute what is queued and this
+// prompt, and before them those until enough sequences have ended to make room. It changes nothing. Infinite when the
+// engine does not serve.
 func (e *Engine) Forecast(now time.Duration, s *Seq) float64 {
 	if e.Loading(now) || e.frozen {
 		return math.Inf(1)

@@ -80,7 +80,8 @@ func (a *asks) done(brief bool) Goal {
 	return g
 }
 
-// within says whether a figure is at most the limit times the other's: missed if it is above by the mean and surely worse than the other.
+// within says whether a figure is at most the limit times the other's: missed if it is above by the mean and surely
+// worse than the other.
 func (p *Pair) within(m Measure, limit float64) Outcome {
 	r := p.Ratios[m]
 	switch {
@@ -109,7 +110,8 @@ func (p *Pair) say(m Measure) string {
 	return fmt.Sprintf("%s %s against %s", measureNames()[m], p.Text(m), p.To)
 }
 
-// rival says whether the other policy is one to be measured against: not one that knows everything, nor the gateway's own with more knowledge.
+// rival says whether the other policy is one to be measured against: not one that knows everything, nor the gateway's
+// own with more knowledge.
 func (p *Pair) rival() bool { return rival(p.To) }
 
 func rival(policy string) bool {

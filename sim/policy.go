@@ -19,8 +19,8 @@ type Policy struct {
 	make        func(w *world) gateway
 }
 
-// Policies lists every policy: the simplest first, then those of other projects and papers, the gateway's own, and last the yardstick that knows
-// everything.
+// Policies lists every policy: the simplest first, then those of other projects and papers, the gateway's own, and last
+// the yardstick that knows everything.
 func Policies() []Policy {
 	return []Policy{RoundRobin(), random(), LeastRequests(), powerOfTwo(), prequal(), boundedHashing(), llmd(), llmdPrecise(), Weights(), smg(), smgLibrary(),
 		aibrix(), preble(), dynamo(), lmetric(), leastPrefill(), ExactLatency(), Latency(), Greedy()}
@@ -75,7 +75,8 @@ const (
 )
 
 const (
-	// How the front door sees a prompt: so many bytes a token, and prefix blocks in units of 256 bytes, which are 4 blocks of the engine.
+	// How the front door sees a prompt: so many bytes a token, and prefix blocks in units of 256 bytes, which are 4
+	// blocks of the engine.
 	bytesPerToken = 4
 	unitBytes     = 256
 	unitBlocks    = unitBytes / (bytesPerToken * BlockTokens)
@@ -100,8 +101,8 @@ func Production(name string, profile func() *route.Profile) Policy {
 // Latency is the default profile.
 func Latency() Policy { return Production("latency", route.Latency) }
 
-// Weights is the reference's default weights in the gateway's own code: queue 2, kvCache 2, prefix 3. Unlike llm-d, it counts what it sent since
-// the last reading as queued.
+// Weights is the reference's default weights in the gateway's own code: queue 2, kvCache 2, prefix 3. Unlike llm-d, it
+// counts what it sent since the last reading as queued.
 func Weights() Policy {
 	p := Production("weights 2/2/3", func() *route.Profile {
 		p, err := route.Weights(route.DefaultWeights())

@@ -14,8 +14,8 @@ func (p *costing) pick(_ time.Duration, f *flight) int {
 	return p.count(least(p.rng, f, len(p.engines), func(i int) float64 { return p.cost(&p.ledger, i, f) }), f)
 }
 
-// lmetric is LMetric (OSDI'26; also a mode of Dynamo's router and AIBrix's l-metric): the tokens yet to be prefilled, this request's included, times the
-// requests there, this one included.
+// lmetric is LMetric (OSDI'26; also a mode of Dynamo's router and AIBrix's l-metric): the tokens yet to be prefilled,
+// this request's included, times the requests there, this one included.
 func lmetric() Policy {
 	return Policy{"LMetric", "lmetric", func(w *world) gateway {
 		return &costing{newLedger(w), func(l *ledger, i int, f *flight) float64 {
@@ -28,7 +28,8 @@ func lmetricCost(pending, uncached, open int) float64 {
 	return float64(pending+uncached) * float64(open+1)
 }
 
-// leastPrefill is LPWL, least prefill work (gahow/agentic-kvc, 2026): the tokens yet to be prefilled, this request's included; among equals the fewest requests.
+// leastPrefill is LPWL, least prefill work (gahow/agentic-kvc, 2026): the tokens yet to be prefilled, this request's
+// included; among equals the fewest requests.
 func leastPrefill() Policy {
 	return Policy{"least prefill work", "least-prefill", func(w *world) gateway {
 		return &costing{newLedger(w), func(l *ledger, i int, f *flight) float64 {
@@ -41,8 +42,9 @@ func leastPrefillCost(pending, uncached, open int) float64 {
 	return float64(pending+max(uncached, 0)) + float64(open)/1e6
 }
 
-// dynamo is the KV router of Dynamo (ai-dynamo/dynamo) with its defaults: prefill blocks, those under way and this prompt's less what is held there, at a
-// scale of 1, and the blocks that would be active for decoding, each counted once however many requests share it. No temperature, no decay of the credit.
+// dynamo is the KV router of Dynamo (ai-dynamo/dynamo) with its defaults: prefill blocks, those under way and this
+// prompt's less what is held there, at a scale of 1, and the blocks that would be active for decoding, each counted
+// once however many requests share it. No temperature, no decay of the credit.
 func dynamo() Policy {
 	return Policy{"Dynamo linear", "dynamo", func(w *world) gateway {
 		return &costing{newLedger(w), func(l *ledger, i int, f *flight) float64 {
@@ -64,11 +66,12 @@ func dynamoCost(pending, prompt, held, active int) float64 {
 	return dynamoScale*max(float64(pending+prompt-held)/BlockTokens, 0) + float64(active)
 }
 
-// preble is E2 of Preble (Srivatsa and others, ICLR'25). A prompt of which more is held somewhere than not goes to the least loaded of those that hold
-// most of it, unless its load is above twice that of the least loaded with the prefill it would take there, which then takes it (the factor is ours: the paper
-// names none). Any other goes where the sum of three costs in seconds is least: the
-// load of the last three minutes there, what is evicted to make room times how often it was asked for, and the prefill. Prefill and decode times are known from
-// profiling, as in the original: here exactly.
+// preble is E2 of Preble (Srivatsa and others, ICLR'25). A prompt of which more is held somewhere than not goes to the
+// least loaded of those that hold most of it, unless its load is above twice that of the least loaded with the prefill
+// it would take there, which then takes it (the factor is ours: the paper names none). Any other goes where the sum of
+// three costs in seconds is least: the load of the last three minutes there, what is evicted to make room times how
+// often it was asked for, and the prefill. Prefill and decode times are known from profiling, as in the original: here
+// exactly.
 func preble() Policy {
 	return Policy{"Preble E2", "preble", func(w *world) gateway {
 		return &prebleGateway{guessing: newGuessing(w, BlockTokens, engineTokens), engines: w.engines, loads: make([]prebleLoad, len(w.engines)), output: 200}
@@ -158,7 +161,8 @@ func (p *prebleGateway) pick(now time.Duration, f *flight) int {
 	return p.send(chosen, f)
 }
 
-// eviction is what it costs to compute again what has to go for so many tokens: each block times the share of the endpoint's requests that used it.
+// eviction is what it costs to compute again what has to go for so many tokens: each block times the share of the
+// endpoint's requests that used it.
 func (p *prebleGateway) eviction(i, tokens int) float64 {
 	g := p.holds[i]
 	need := len(g.at) + tokens/BlockTokens - g.room

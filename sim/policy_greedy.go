@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Greedy knows every engine's exact state, and takes the endpoint with the least true time to first token and 5 % of the time to decode. It doesn't know
-// the future, and what a choice costs others only by that share: it is a yardstick, not a bound.
+// Greedy knows every engine's exact state, and takes the endpoint with the least true time to first token and 5 % of
+// the time to decode. It doesn't know the future, and what a choice costs others only by that share: it is a yardstick,
+// not a bound.
 func Greedy() Policy {
 	return Policy{"all-knowing greedy", "greedy", func(w *world) gateway {
 		return &greedy{engines: w.engines, rng: rand.New(rand.NewPCG(w.rng.Uint64(), 6)), output: 200}

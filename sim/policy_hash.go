@@ -5,10 +5,11 @@ import (
 	"time"
 )
 
-// boundedHashing is consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018) as KubeAI's PrefixHash has it: the
-// first 100 characters of what the user said first, 256 places of each endpoint on the ring, and on along the ring while an endpoint's requests
-// in flight would be above 1.25 times the mean. KubeAI hashes with xxhash; any good hash does. A prefix that requests share counts as said
-// by the user, which favours it: a system prompt's would be left out.
+// boundedHashing is consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018) as KubeAI's
+// PrefixHash has it: the first 100 characters of what the user said first, 256 places of each endpoint on the ring, and
+// on along the ring while an endpoint's requests in flight would be above 1.25 times the mean. KubeAI hashes with
+// xxhash; any good hash does. A prefix that requests share counts as said by the user, which favours it: a system
+// prompt's would be left out.
 func boundedHashing() Policy {
 	return Policy{"bounded hashing", "bounded-hashing", func(w *world) gateway {
 		p := &hashRing{open: newOpen(w)}

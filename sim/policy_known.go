@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ledger is what a gateway knows that keeps count of its own requests and reads the engines' KV events: exactly what each cache holds, without delay, and
-// the prompts on their way there. It is more than some of the originals have.
+// ledger is what a gateway knows that keeps count of its own requests and reads the engines' KV events: exactly what
+// each cache holds, without delay, and the prompts on their way there. It is more than some of the originals have.
 type ledger struct {
 	deaf
 	engines []*Engine

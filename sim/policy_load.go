@@ -84,7 +84,8 @@ func (p *anyone) pick(_ time.Duration, f *flight) int {
 	return p.take(least(p.rng, f, len(p.open.open), func(int) float64 { return 0 }))
 }
 
-// powerOfTwo draws two endpoints and takes the one with fewer of this gateway's requests (Mitzenmacher, 2001; SMG's power_of_two).
+// powerOfTwo draws two endpoints and takes the one with fewer of this gateway's requests (Mitzenmacher, 2001; SMG's
+// power_of_two).
 func powerOfTwo() Policy {
 	return Policy{"power of two", "power-of-two", func(w *world) gateway { return &twoChoices{newOpen(w)} }}
 }

@@ -36,9 +36,10 @@ func (g *guessing) fewest(f *flight) int {
 
 func engineTokens(e *Engine) int { return e.Config().KVTokens }
 
-// smg is the cache_aware policy of SMG (lightseekorg/smg, before that SGLang's router) with its command's defaults: while the greatest
-// and the least load differ by more than 64 and 1.5 times, the least loaded; else the endpoint of the longest match if that is above 0.3 of the prompt, else the
-// least loaded. What an endpoint holds is guessed from what was sent there; that it is bounded by the endpoint's own cache is more than its text tree has.
+// smg is the cache_aware policy of SMG (lightseekorg/smg, before that SGLang's router) with its command's defaults:
+// while the greatest and the least load differ by more than 64 and 1.5 times, the least loaded; else the endpoint of
+// the longest match if that is above 0.3 of the prompt, else the least loaded. What an endpoint holds is guessed from
+// what was sent there; that it is bounded by the endpoint's own cache is more than its text tree has.
 func smg() Policy { return smgWith("SMG cache-aware", "smg", smgThresholds{64, 1.5, .3}) }
 
 // smgLibrary is smg with the defaults of its library: 32, 1.1 and 0.5.
@@ -73,9 +74,10 @@ func (p *smgGateway) pick(_ time.Duration, f *flight) int {
 	return p.send(best, f)
 }
 
-// aibrix is the prefix-cache policy of AIBrix (vllm-project/aibrix) with its defaults: when the most and the fewest requests in flight differ by
-// more than 16, the fewest; else of those that match, in order of the match in whole per cent and then of requests, the first with at most
-// the mean and two standard deviations; else the fewest. Blocks are of 128 characters, 200,000 of them.
+// aibrix is the prefix-cache policy of AIBrix (vllm-project/aibrix) with its defaults: when the most and the fewest
+// requests in flight differ by more than 16, the fewest; else of those that match, in order of the match in whole per
+// cent and then of requests, the first with at most the mean and two standard deviations; else the fewest. Blocks are
+// of 128 characters, 200,000 of them.
 func aibrix() Policy {
 	return Policy{"AIBrix prefix-cache", "aibrix", func(w *world) gateway {
 		return &aibrixGateway{newGuessing(w, aibrixBlock, func(*Engine) int { return aibrixBlocks * aibrixBlock })}
@@ -121,15 +123,16 @@ func aibrixLimit(open []int) float64 {
 	return mean + aibrixDeviation*math.Sqrt(squares)
 }
 
-// llmd is the default configuration of llm-d's endpoint picker (llm-d/llm-d-router; the same weights as the Gateway API Inference Extension's):
-// 2·queue, min–max over the candidates, + 2·(1 − KV use) + 3·share of the prompt's blocks that match; the greatest sum, at random among equals. Queue and KV
-// use are as scraped. What endpoints hold is guessed from what was sent there, in blocks of 64 tokens, as many as the endpoint's cache has.
+// llmd is the default configuration of llm-d's endpoint picker (llm-d/llm-d-router; the same weights as the Gateway API
+// Inference Extension's): 2·queue, min–max over the candidates, + 2·(1 − KV use) + 3·share of the prompt's blocks that
+// match; the greatest sum, at random among equals. Queue and KV use are as scraped. What endpoints hold is guessed from
+// what was sent there, in blocks of 64 tokens, as many as the endpoint's cache has.
 func llmd() Policy {
 	return Policy{"llm-d 2/2/3", "llm-d", func(w *world) gateway { return newLLMD(w, false) }}
 }
 
-// llmdPrecise is llmd with the precise prefix cache: what endpoints hold is known from their KV events, without delay. Its speculative index, off by
-// default, is off.
+// llmdPrecise is llmd with the precise prefix cache: what endpoints hold is known from their KV events, without delay.
+// Its speculative index, off by default, is off.
 func llmdPrecise() Policy {
 	return Policy{"llm-d precise", "llm-d-precise", func(w *world) gateway { return newLLMD(w, true) }}
 }

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// prequal is Prequal (Wydrowski, Kleinberg, Rumble and others, "Load is not what you should balance", NSDI'24), with its published defaults:
-// probes of the requests in flight (RIF) and of the latency at that RIF, 3 probes a request to endpoints at random, at most 16 kept for at most a second, and the
-// hot-cold lexicographic rule. The latency is the time to first token: that of whole answers says little of the endpoint where lengths differ a
-// thousandfold. Probes take no time, which favours it.
+// prequal is Prequal (Wydrowski, Kleinberg, Rumble and others, "Load is not what you should balance", NSDI'24), with
+// its published defaults: probes of the requests in flight (RIF) and of the latency at that RIF, 3 probes a request to
+// endpoints at random, at most 16 kept for at most a second, and the hot-cold lexicographic rule. The latency is the
+// time to first token: that of whole answers says little of the endpoint where lengths differ a thousandfold. Probes
+// take no time, which favours it.
 func prequal() Policy {
 	return Policy{"Prequal", "prequal", func(w *world) gateway {
 		return &prequalGateway{open: newOpen(w), engines: w.engines, sent: make([]prequalHistory, len(w.engines))}
@@ -78,8 +79,9 @@ func (h *prequalHistory) at(rif float64) float64 {
 	return near[len(near)/2]
 }
 
-// prequalReuse is how often a probe may be used, for so many endpoints: (1+δ) / ((1 − pool/endpoints)·probes − removed), at least 1. Where the pool could hold
-// every endpoint the formula has no value; there each is used once, since new ones come with every request.
+// prequalReuse is how often a probe may be used, for so many endpoints: (1+δ) / ((1 − pool/endpoints)·probes −
+// removed), at least 1. Where the pool could hold every endpoint the formula has no value; there each is used once,
+// since new ones come with every request.
 func prequalReuse(endpoints int) float64 {
 	rate := (1-prequalPool/float64(endpoints))*prequalProbes - prequalRemove
 	if rate <= 0 {
@@ -88,7 +90,8 @@ func prequalReuse(endpoints int) float64 {
 	return max(1, (1+prequalDelta)/rate)
 }
 
-// hotCold chooses among probes: a cold one with the least latency, if all are hot the one with the least RIF; -1 of none.
+// hotCold chooses among probes: a cold one with the least latency, if all are hot the one with the least RIF; -1 of
+// none.
 func hotCold(pool []probe, threshold float64, may func(int) bool) int {
 	best := -1
 	for i, p := range pool {
@@ -138,7 +141,8 @@ func (p *prequalGateway) threshold() float64 {
 	return Quantile(seen, prequalQuantile())
 }
 
-// probe asks some endpoints how they are. A newer probe of an endpoint takes the place of the older; a pool that is full loses its oldest.
+// probe asks some endpoints how they are. A newer probe of an endpoint takes the place of the older; a pool that is
+// full loses its oldest.
 func (p *prequalGateway) probe(now time.Duration) {
 	if len(p.pool) >= min(prequalPool, len(p.engines)) {
 		oldest := 0

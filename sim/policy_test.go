@@ -16,7 +16,8 @@ func TestPublishedFormulas(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", what, got, want)
 		}
 	}
-	// The example in Dynamo's design document: 10 blocks, of which 2, 5 and 8 are cached, beside 10, 5 and 9 active ones, cost 18, 10 and 11.
+	// The example in Dynamo's design document: 10 blocks, of which 2, 5 and 8 are cached, beside 10, 5 and 9 active
+	// ones, cost 18, 10 and 11.
 	about("dynamo 1", dynamoCost(0, 160, 32, 10), 18)
 	about("dynamo 2", dynamoCost(0, 160, 80, 5), 10)
 	about("dynamo 3", dynamoCost(0, 160, 128, 9), 11)
@@ -52,7 +53,8 @@ func TestPublishedFormulas(t *testing.T) {
 	about("Prequal, reuse", prequalReuse(100), 2/1.52)
 	about("Prequal, few endpoints", prequalReuse(8), 1)
 	about("Prequal, quantile", prequalQuantile(), .8408964)
-	// Preble: 1000 tokens at .02 ms and half a million pairs at 1 ms a million; 100 tokens of output after 2000 of context at .01 and 2·.04 ms.
+	// Preble: 1000 tokens at .02 ms and half a million pairs at 1 ms a million; 100 tokens of output after 2000 of
+	// context at .01 and 2·.04 ms.
 	p := Profile{PB: .02, PC: 1, DB: .01, DC: .04}
 	about("Preble, prefill", prefillSeconds(&p, 1000, 0), .0205)
 	about("Preble, decode", decodeSeconds(&p, 100, 2000), .009)
@@ -105,7 +107,8 @@ func (r *rig) send(prompt ...Segment) *flight {
 	return f
 }
 
-// Policies that look for prefixes send a prompt to where its beginning went, as long as the rest of their rule lets them.
+// Policies that look for prefixes send a prompt to where its beginning went, as long as the rest of their rule lets
+// them.
 func TestPoliciesFollowPrefixes(t *testing.T) {
 	f := func(p Policy, ends bool) {
 		t.Helper()

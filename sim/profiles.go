@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// Profile is how fast one model runs on one kind of GPU. A step that computes `new` prompt tokens and decodes B sequences with K tokens of
-// context between them takes
+// Profile is how fast one model runs on one kind of GPU. A step that computes `new` prompt tokens and decodes B
+// sequences with K tokens of context between them takes
 //
 //	max(T0, PA + PB·new) + PC·Σ new·(ctx + new/2)/1e6 + DB·B + DC·K/1000   milliseconds
 type Profile fleet.Calibration
@@ -22,8 +22,8 @@ func (p *Profile) Backend() string {
 	return "vllm"
 }
 
-// Budget is how many tokens a step computes at most by vLLM's defaults for a server: 8192 on GPUs of 70 GB and more but the A100, else 2048
-// (vllm/engine/arg_utils.py).
+// Budget is how many tokens a step computes at most by vLLM's defaults for a server: 8192 on GPUs of 70 GB and more but
+// the A100, else 2048 (vllm/engine/arg_utils.py).
 func (p *Profile) Budget() int {
 	if p.large() {
 		return 8192
@@ -41,8 +41,8 @@ func (p *Profile) maxSeqs() int {
 
 func (p *Profile) large() bool { return strings.HasPrefix(p.GPU, "H") || strings.HasPrefix(p.GPU, "B") }
 
-// StepMS is how long a step takes in milliseconds, for so many prompt tokens, pairs of prompt and context tokens, decoding
-// sequences and tokens of their context.
+// StepMS is how long a step takes in milliseconds, for so many prompt tokens, pairs of prompt and context tokens,
+// decoding sequences and tokens of their context.
 func (p *Profile) StepMS(prompt int, pairs float64, decoding, context int) float64 {
 	return max(p.T0, p.PA+p.PB*float64(prompt)) + p.PC*pairs/1e6 + p.DB*float64(decoding) + p.DC*float64(context)/1000
 }

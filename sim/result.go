@@ -106,8 +106,8 @@ func (r *Result) Mean() float64 {
 	return sum / float64(len(r.counted))
 }
 
-// MeanTPOT is the mean over requests of the seconds between tokens. One that did not finish counts with the tokens it had, until
-// the world ended or its engine crashed; one without a second token does not count.
+// MeanTPOT is the mean over requests of the seconds between tokens. One that did not finish counts with the tokens it
+// had, until the world ended or its engine crashed; one without a second token does not count.
 func (r *Result) MeanTPOT() float64 {
 	sum, n := 0., 0
 	for _, o := range r.counted {
@@ -134,8 +134,8 @@ func (r *Result) Good(ttft, tpot float64) float64 {
 // HitRate is the share of prompt tokens that were found in a cache.
 func (r *Result) HitRate() float64 { return r.CachedTokens / max(r.PromptTokens, 1) }
 
-// TokensPerSecond is how many tokens came from all engines, whatever became of their requests, from the end of the warm-up to the end of
-// the time that counts: under overload what the fleet can do, else what was asked.
+// TokensPerSecond is how many tokens came from all engines, whatever became of their requests, from the end of the
+// warm-up to the end of the time that counts: under overload what the fleet can do, else what was asked.
 func (r *Result) TokensPerSecond() float64 { return r.tokensPerSecond }
 
 // Lost is the share of counted requests that failed or did not finish.
@@ -167,8 +167,8 @@ const (
 	E2E50
 	E2E95
 	E2E99
-	// Good is the share of requests within the objective, Tokens in output tokens a second, Hits and Lost are shares, Imbalance is a ratio, Recovery is in
-	// seconds, NaN where nothing was to recover from.
+	// Good is the share of requests within the objective, Tokens in output tokens a second, Hits and Lost are shares,
+	// Imbalance is a ratio, Recovery is in seconds, NaN where nothing was to recover from.
 	Good
 	Tokens
 	Hits
@@ -190,7 +190,8 @@ func DefaultObjective() Objective { return Objective{2, .05} }
 // they have waited.
 type figures struct {
 	of [measures]float64
-	// open says that a request without a first token, or end, had waited for less than the figure, which is so a lower bound.
+	// open says that a request without a first token, or end, had waited for less than the figure, which is so a lower
+	// bound.
 	open [measures]bool
 	// curve is the time to first token of each share of the requests in steps of 1/(curvePoints-1); infinite where
 	// there was none.
@@ -211,7 +212,8 @@ func (r *Result) figures(o Objective) figures {
 	return f
 }
 
-// times sets a mean and the three quantiles after it. Where a time is not over, it is a lower bound; NaN does not count.
+// times sets a mean and the three quantiles after it. Where a time is not over, it is a lower bound; NaN does not
+// count.
 func (f *figures) times(mean Measure, counted []outcome, of func(*outcome) (seconds float64, over bool)) {
 	var all []float64
 	shortest, sum := math.Inf(1), 0.

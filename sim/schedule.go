@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// begin schedules a step as vLLM's V1 does (vllm/v1/core/sched/scheduler.py): every running sequence in the order of admission, decoding
-// ones with one token, prompts with as much as the budget leaves; then, unless blocks ran out, those waiting. At most one sequence is in the
-// midst of its prompt, the one admitted last, so that the decoding may come first. An engine without work stays idle.
+// begin schedules a step as vLLM's V1 does (vllm/v1/core/sched/scheduler.py): every running sequence in the order of
+// admission, decoding ones with one token, prompts with as much as the budget leaves; then, unless blocks ran out,
+// those waiting. At most one sequence is in the midst of its prompt, the one admitted last, so that the decoding may
+// come first. An engine without work stays idle.
 func (e *Engine) begin(now time.Duration) {
 	preempted := e.extendDecodes()
 	e.decodes = e.decoding()
@@ -42,8 +43,8 @@ func (e *Engine) begin(now time.Duration) {
 	e.endAt = now + time.Duration(ms*1e6) + time.Duration(loads)*e.cfg.AdapterLoad
 }
 
-// admit moves sequences from the queue to the running ones while there is budget and room, first come first served; only a sequence whose
-// adapter finds no slot lets others pass. It returns how many adapters have to be brought in.
+// admit moves sequences from the queue to the running ones while there is budget and room, first come first served;
+// only a sequence whose adapter finds no slot lets others pass. It returns how many adapters have to be brought in.
 func (e *Engine) admit(now time.Duration, budget *int, spend func(*Seq, int)) (loads int) {
 	for s := e.waiting.head; s != nil && *budget > 0 && e.running.n < e.cfg.MaxSeqs; {
 		next := s.next
@@ -126,8 +127,8 @@ func (e *Engine) preempt(s *Seq) {
 	e.events = append(e.events, Event{Preempted, s})
 }
 
-// slot finds where an adapter is or can go: the index in adapters, which may be one past the end; -1 when every slot is in use by others. load says that
-// it has to be brought in.
+// slot finds where an adapter is or can go: the index in adapters, which may be one past the end; -1 when every slot is
+// in use by others. load says that it has to be brought in.
 func (e *Engine) slot(name string) (at int, load bool) {
 	if name == "" {
 		return -1, false

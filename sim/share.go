@@ -7,8 +7,8 @@ import (
 )
 
 // Replicas that share tell each other what they do as real ones do: at once, but no more often than each shareEvery,
-// and the wire takes its time. (What counts is the time in which two replicas may choose the same endpoint: with 5 and 10 ms between batches
-// that begin with their first note, P95 of mixed traffic was 5 and 10 % higher.)
+// and the wire takes its time. (What counts is the time in which two replicas may choose the same endpoint: with 5 and
+// 10 ms between batches that begin with their first note, P95 of mixed traffic was 5 and 10 % higher.)
 const (
 	shareEvery = 2 * time.Millisecond
 	shareWire  = 500 * time.Microsecond

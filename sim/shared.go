@@ -1,7 +1,8 @@
 package sim
 
-// sharing tells which of a workload's segments more than one place has. What is computed for the others nobody else can ask for: with prompts that
-// have nothing in common, a world would spend half its time on remembering and forgetting them.
+// sharing tells which of a workload's segments more than one place has. What is computed for the others nobody else can
+// ask for: with prompts that have nothing in common, a world would spend half its time on remembering and forgetting
+// them.
 type sharing map[uint64]bool
 
 func newSharing(requests []Request) sharing {
@@ -19,7 +20,8 @@ func newSharing(requests []Request) sharing {
 	return s
 }
 
-// blocks is how many leading blocks of a request's prompt and answer another request may have too: every hash depends on all before it.
+// blocks is how many leading blocks of a request's prompt and answer another request may have too: every hash depends
+// on all before it.
 func (s sharing) blocks(r *Request) int {
 	tokens := 0
 	for _, segment := range r.Prompt {

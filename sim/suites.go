@@ -44,8 +44,9 @@ func SelectSuites(names []string) ([]string, error) {
 	return letters, nil
 }
 
-// rowsC lists the columns of experiment B: traffic with the statistics of Mooncake's traces, and agents that pause to think. The experiment ran 2.0, 2.2, 1.8 and
-// 1.2 times what it took for one; its engines were faster. Here as large a share of requests is good with the best policies as was there: some 70, 45, 80 and 95 %.
+// rowsC lists the columns of experiment B: traffic with the statistics of Mooncake's traces, and agents that pause to
+// think. The experiment ran 2.0, 2.2, 1.8 and 1.2 times what it took for one; its engines were faster. Here as large a
+// share of requests is good with the best policies as was there: some 70, 45, 80 and 95 %.
 func rowsC() []Row {
 	eight := engines("q32-h100x2", 8)
 	const sessions = 3.6
@@ -60,8 +61,8 @@ func rowsC() []Row {
 	})
 }
 
-// rowsV lists the conditions that the maker of the reference measured against round robin, with its models. It says neither rates nor sizes of fleets: those here
-// are ours.
+// rowsV lists the conditions that the maker of the reference measured against round robin, with its models. It says
+// neither rates nor sizes of fleets: those here are ours.
 func rowsV() []Row {
 	return numbered("V", []Row{
 		{Name: "mixed generations: 4×H100 + 4×A10G, 8B, 25 req/s", Engines: append(engines("l8-h100", 4), engines("l8-a10g", 4)...), Requests: mixed(25)},

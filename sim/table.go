@@ -54,8 +54,8 @@ type Pair struct {
 	// Unknown says that the policy's figure is a lower bound, and not above the other's or the other's is a lower bound
 	// too.
 	Unknown [E2E99 + 1]bool
-	// Bound says that the other's figure is a lower bound, so that the policy is better by the ratio or more; how much more depends on how
-	// long the run was.
+	// Bound says that the other's figure is a lower bound, so that the policy is better by the ratio or more; how much
+	// more depends on how long the run was.
 	Bound [E2E99 + 1]bool
 }
 
@@ -157,8 +157,8 @@ func (p *Pair) judge(m Measure) sign {
 	return undecided
 }
 
-// against says how the pair stands at mean, P50 and P95: what is worse anywhere counts as worse, what is not sure anywhere as undecided. details
-// are the differences that make it so.
+// against says how the pair stands at mean, P50 and P95: what is worse anywhere counts as worse, what is not sure
+// anywhere as undecided. details are the differences that make it so.
 func (p *Pair) against() (all sign, details string) {
 	var found [undecided + 1][]string
 	for m := range P95 + 1 {
@@ -260,7 +260,8 @@ func (v View) columns(l *Line) (ms []Measure, intervals bool) {
 // String prints the table for people, in ViewTTFT.
 func (t *Table) String() string { return t.Text([]View{ViewTTFT}) }
 
-// Text prints the table for people in these views, each row at most 120 columns wide: times in seconds with the half-width of their interval.
+// Text prints the table for people in these views, each row at most 120 columns wide: times in seconds with the
+// half-width of their interval.
 func (t *Table) Text(views []View) string {
 	var b strings.Builder
 	for i := range t.Rows {

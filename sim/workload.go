@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// Segment is a run of text that requests may share: whoever has the same ID in the same place after the same beginning has the same tokens.
+// Segment is a run of text that requests may share: whoever has the same ID in the same place after the same beginning
+// has the same tokens.
 type Segment struct {
 	ID     uint64
 	Tokens int
@@ -20,7 +21,8 @@ type Segment struct {
 type Request struct {
 	// At is when it arrives; for one that follows another, how long after the end of that.
 	At time.Duration
-	// Follows is the index in the workload of the request whose end this one waits for, -1 for none. If that fails, this one never comes.
+	// Follows is the index in the workload of the request whose end this one waits for, -1 for none. If that fails,
+	// this one never comes.
 	Follows int
 	// Prompt is what it says, in order; Reply identifies what will be answered, for a later prompt to repeat.
 	Prompt []Segment
@@ -42,7 +44,8 @@ func (r *Request) PromptTokens() int {
 	return n
 }
 
-// appendHashes appends the chained hashes of the full blocks of prompt and answer; an adapter's blocks are of no use to another.
+// appendHashes appends the chained hashes of the full blocks of prompt and answer; an adapter's blocks are of no use to
+// another.
 func (r *Request) appendHashes(dst []uint64) []uint64 {
 	var c chain
 	if r.Adapter != "" {
@@ -91,7 +94,8 @@ type Rate struct {
 // Steady is a constant rate: a Poisson process.
 func Steady(rate float64) Rate { return Rate{func(float64) float64 { return rate }, rate} }
 
-// Bursts has the mean rate in all, and for the first `on` of each period in seconds the given multiple of it; factor·on must not exceed period.
+// Bursts has the mean rate in all, and for the first `on` of each period in seconds the given multiple of it; factor·on
+// must not exceed period.
 func Bursts(mean, factor, on, period float64) Rate {
 	rest := mean * (period - factor*on) / (period - on)
 	return Rate{func(t float64) float64 {
@@ -112,13 +116,15 @@ func Ramp(from, to, seconds float64) Rate {
 	return Rate{func(t float64) float64 { return from + (to-from)*min(t/seconds, 1) }, max(from, to)}
 }
 
-// Diurnal swings around the mean as a sine of the given period in seconds, by the share swing of it, beginning at the mean and rising.
+// Diurnal swings around the mean as a sine of the given period in seconds, by the share swing of it, beginning at the
+// mean and rising.
 func Diurnal(mean, swing, period float64) Rate {
 	return Rate{func(t float64) float64 { return mean * (1 + swing*math.Sin(2*math.Pi*t/period)) }, mean * (1 + swing)}
 }
 
-// Arrivals draws arrival times until the end: by thinning, so that any rate gives a Poisson process. With a cv (coefficient of variation) above 1 the times
-// come in clumps: gaps are Gamma distributed in the time that the rate stretches; 0 and 1 mean Poisson.
+// Arrivals draws arrival times until the end: by thinning, so that any rate gives a Poisson process. With a cv
+// (coefficient of variation) above 1 the times come in clumps: gaps are Gamma distributed in the time that the rate
+// stretches; 0 and 1 mean Poisson.
 func (r Rate) Arrivals(rng *rand.Rand, end, cv float64) []float64 {
 	var at []float64
 	gap := func() float64 { return rng.ExpFloat64() }
@@ -169,7 +175,8 @@ type Mix struct {
 	// CV is the coefficient of variation of the gaps; 0 means Poisson.
 	CV             float64
 	Prompt, Output Length
-	// Prefixes is how many different prefixes of PrefixTokens there are, their popularity by a squared uniform; 0 for none.
+	// Prefixes is how many different prefixes of PrefixTokens there are, their popularity by a squared uniform; 0 for
+	// none.
 	Prefixes, PrefixTokens int
 	// Zipf, if above 0, makes prefixes popular by Zipf's law with this exponent instead.
 	Zipf float64
@@ -220,8 +227,8 @@ func popular(rng *rand.Rand, n int) int {
 	return int(u * u * float64(n))
 }
 
-// Sessions are conversations: each turn repeats everything before it, and comes when its client has thought about the last answer. With a long system
-// prompt, many turns and no time to think they are agents.
+// Sessions are conversations: each turn repeats everything before it, and comes when its client has thought about the
+// last answer. With a long system prompt, many turns and no time to think they are agents.
 type Sessions struct {
 	// Rate is of new sessions.
 	Rate Rate
@@ -245,7 +252,8 @@ func Agents(rate Rate) Sessions {
 	return Sessions{Rate: rate, System: 3000, Systems: 8, Turns: Length{12, .5}, User: Length{400, 1}, Output: Length{100, .8}, Think: 2, Context: 24000}
 }
 
-// Generate draws the sessions that begin until the end, their first requests in order of arrival, each session's turns after one another.
+// Generate draws the sessions that begin until the end, their first requests in order of arrival, each session's turns
+// after one another.
 func (c Sessions) Generate(seed uint64, end time.Duration) []Request {
 	rng := rand.New(rand.NewPCG(seed, 2))
 	var out []Request

@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// Replay is requests with the statistics of a recorded trace: they come at their times, whether what they follow has been answered or not, as
-// those of a trace do.
+// Replay is requests with the statistics of a recorded trace: they come at their times, whether what they follow has
+// been answered or not, as those of a trace do.
 type Replay struct {
 	// Rate is of requests.
 	Rate Rate
-	// First is the first prompt of a conversation or, with Documents, the document; Add what each further prompt adds to all before, or asks of the document.
+	// First is the first prompt of a conversation or, with Documents, the document; Add what each further prompt adds
+	// to all before, or asks of the document.
 	First, Add, Output Length
 	// More is the chance that another request follows, in [0, 1).
 	More float64
@@ -23,14 +24,15 @@ type Replay struct {
 	Documents bool
 }
 
-// Conversations has the statistics of Mooncake's conversation trace (FAST'25) at so many times its speed: 3.40 requests/s, prompts of 12,035 tokens (median
-// 6,909, P99 85,401), outputs of 343, 36.6 % of blocks seen before, half of the gaps under 123 s.
+// Conversations has the statistics of Mooncake's conversation trace (FAST'25) at so many times its speed: 3.40
+// requests/s, prompts of 12,035 tokens (median 6,909, P99 85,401), outputs of 343, 36.6 % of blocks seen before, half
+// of the gaps under 123 s.
 func Conversations(speed float64) Replay {
 	return Replay{Rate: Steady(3.40 * speed), First: Length{9950, 1.15}, Add: Length{3700, 1.2}, Output: Length{343, .5}, More: .38, Gap: Length{190 / speed, .95}}
 }
 
-// Questions has the statistics of Mooncake's synthetic trace at so many times its speed: 3.9 requests/s, prompts of 15,325 tokens (median 11,587, P99 66,458),
-// outputs of 149 (median 69), 64 % of blocks seen before.
+// Questions has the statistics of Mooncake's synthetic trace at so many times its speed: 3.9 requests/s, prompts of
+// 15,325 tokens (median 11,587, P99 66,458), outputs of 149 (median 69), 64 % of blocks seen before.
 func Questions(speed float64) Replay {
 	return Replay{Rate: Steady(3.9 * speed), First: Length{13800, .75}, Add: Length{1500, .75}, Output: Length{149, 1.24}, More: .71, Gap: Length{60 / speed, 1}, Documents: true}
 }

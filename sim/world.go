@@ -16,8 +16,8 @@ type Options struct {
 	Labels bool
 	// Requests is the workload; those that follow none in order of arrival.
 	Requests []Request
-	// Concurrency makes the workload a closed loop, if not 0: so many of the requests that follow none are under way at all times, the next
-	// one arriving when one ends, but not before its time.
+	// Concurrency makes the workload a closed loop, if not 0: so many of the requests that follow none are under way at
+	// all times, the next one arriving when one ends, but not before its time.
 	Concurrency int
 	// Policy chooses the endpoints.
 	Policy Policy
@@ -28,12 +28,13 @@ type Options struct {
 	// Scrape is the time between two readings of an endpoint, 0 means 50 ms. Each time differs by up to a tenth, at
 	// random.
 	Scrape time.Duration
-	// Wire is the mean of the exponentially distributed delay with which a gateway hears of a token or an end, each on its own, what concerns
-	// one request in its order. Of a step it hears by the first token to come of all its streams there. Results are measured at the
-	// engine, so that it counts in no time to first token. 0 means that everything is heard at once.
+	// Wire is the mean of the exponentially distributed delay with which a gateway hears of a token or an end, each on
+	// its own, what concerns one request in its order. Of a step it hears by the first token to come of all its streams
+	// there. Results are measured at the engine, so that it counts in no time to first token. 0 means that everything
+	// is heard at once.
 	Wire time.Duration
-	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. The world goes on until the
-	// workload is finished, from Until on only until what counts is; at most to End.
+	// Warm is the time before which arrivals don't count, Until, if not 0, the time from which they don't. The world
+	// goes on until the workload is finished, from Until on only until what counts is; at most to End.
 	Warm, Until, End time.Duration
 	// Faults happen to engines.
 	Faults []Fault
@@ -396,7 +397,8 @@ func (w *world) hear(t timer) {
 	}
 }
 
-// end takes note of a request that is over, and lets those that follow it come. Its flight is free when its gateway has heard of the end.
+// end takes note of a request that is over, and lets those that follow it come. Its flight is free when its gateway has
+// heard of the end.
 func (w *world) end(f *flight, failed bool) {
 	w.open--
 	if f.first != 0 {
