@@ -141,12 +141,12 @@ func (c *client) get(ctx context.Context, r *http.Request, limit int, buf []byte
 		n, err := resp.Body.Read(a.body[len(a.body):cap(a.body)])
 		a.body = a.body[:len(a.body)+n]
 		switch {
+		case len(a.body) > limit:
+			return a, fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
 		case err == io.EOF:
 			return a, nil
 		case err != nil:
 			return a, err
-		case len(a.body) > limit:
-			return a, fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
 		case len(a.body) == cap(a.body):
 			a.body = slices.Grow(a.body, len(a.body))
 		}

@@ -51,7 +51,9 @@ const (
 	tokenizeTimeout = 5 * time.Second
 	// tokenizePause is how long an engine that can't tell is not asked.
 	tokenizePause = time.Minute
-	maxTokenized  = 32 << 20
+	// An answer may have so many bytes, and so many for each byte of the prompt's request: a token for each, its number and its name
+	// with every character escaped are half of that.
+	tokenizedLeast, tokenizedByte = 1 << 20, 64
 )
 
 // LearnTokens has the tokens of a prompt found out and told to its pool: one prompt at a time for each endpoint, by
@@ -184,7 +186,7 @@ func (w *worker) askTokens(ctx context.Context, body []byte) ([]uint32, [][]byte
 	r.Method, r.ContentLength = http.MethodPost, int64(len(rest)+len(tokenizeHead))
 	r.Header.Set("Content-Type", "application/json")
 	r.Body = io.NopCloser(io.MultiReader(strings.NewReader(tokenizeHead), bytes.NewReader(rest)))
-	a, err := w.client.get(ctx, r, maxTokenized, nil)
+	a, err := w.client.get(ctx, r, tokenizedLeast+tokenizedByte*len(body), nil)
 	switch {
 	case err != nil:
 		return nil, nil, err

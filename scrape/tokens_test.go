@@ -179,3 +179,25 @@ func TestEngineIsAskedForTokens(t *testing.T) {
 		t.Error("one that can't tell any more: got no error")
 	}
 }
+
+// An answer about tokens is read as far as the prompt can be a reason for its size.
+func TestAnswerAboutTokensIsBounded(t *testing.T) {
+	pad := 0
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, `{"tokens":[1,2],"token_strs":["Hello","Ġworld"]`+strings.Repeat(" ", pad)+"}")
+	}))
+	defer engine.Close()
+	e := ep(engine.Listener.Addr().String())
+	w := &worker{endpoint: e, client: newClient(e, nil, time.Second)}
+	defer w.client.close()
+	for _, c := range []struct {
+		prompt, pad int
+		want        error
+	}{{10, 1 << 19, nil}, {10, 5 << 18, errTooLarge}, {1 << 16, 3 << 20, nil}, {1 << 16, 6 << 20, errTooLarge}} {
+		pad = c.pad
+		if _, _, err := w.askTokens(t.Context(), []byte(`{"prompt":"`+strings.Repeat("x", c.prompt)+`"}`)); !errors.Is(err, c.want) {
+			t.Errorf("a prompt of %d bytes and %d more in the answer: got %v, want %v", c.prompt, c.pad, err, c.want)
+		}
+	}
+}
