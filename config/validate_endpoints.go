@@ -64,8 +64,11 @@ func (c *checks) kvEvents(path *field.Path, k *v1alpha1.EndpointKVEvents) {
 	}
 	within(c, path.Child("port"), k.Port, 0, 65535)
 	within(c, path.Child("replayPort"), k.ReplayPort, 0, 65535)
-	if e := kvEvents(k); e.Port != 0 && e.Port == e.ReplayPort {
+	switch e := kvEvents(k); {
+	case e.Port != 0 && e.Port == e.ReplayPort:
 		c.add(field.Invalid(path.Child("replayPort"), e.ReplayPort, "must be another port than the one of the events"))
+	case e.Port == 0 && k.ReplayPort != nil && *k.ReplayPort != 0:
+		c.add(field.Invalid(path.Child("replayPort"), *k.ReplayPort, "has no effect when port is 0, which says that the engine publishes nothing: remove it, or set port"))
 	}
 }
 

@@ -23,9 +23,12 @@ type peerOptions struct {
 	cert, key, authority string
 }
 
+// peerListen is where peers are heard, unless said otherwise.
+const peerListen = "127.0.0.1:8082"
+
 func peerFlags(f *pflag.FlagSet, o *peerOptions) {
 	f.StringSliceVar(&o.peers, "peers", nil, "the gateway's replicas, as `HOST:PORT`, that tell each other what they do; a name may have several addresses, and this replica's may be among them")
-	f.StringVar(&o.listen, "peer-listen", "127.0.0.1:8082", "`ADDR` to hear peers on, with --peers; whoever reaches it can lead requests astray: keep it on loopback, or use --peer-cert")
+	f.StringVar(&o.listen, "peer-listen", peerListen, "`ADDR` to hear peers on, with --peers; whoever reaches it can lead requests astray: keep it on loopback, or use --peer-cert")
 	f.StringVar(&o.cert, "peer-cert", "", "certificate `FILE` by which peers know this replica, for the host of --peers")
 	f.StringVar(&o.key, "peer-key", "", "key `FILE` of --peer-cert")
 	f.StringVar(&o.authority, "peer-ca", "", "`FILE` with the authority that signed the certificates of all replicas")
@@ -38,6 +41,9 @@ func (o *peerOptions) check() error {
 		if n, wrong := strconv.ParseUint(port, 10, 16); err != nil || wrong != nil || n == 0 || host == "" || strings.ContainsAny(host, " \t/@") {
 			return fmt.Errorf("cannot use --peers %q: it is HOST:PORT, the port that of --peer-listen, 1 to 65535", p)
 		}
+	}
+	if len(o.peers) == 0 && o.listen != peerListen {
+		return errors.New("cannot use --peer-listen without --peers: nobody would be heard; name the replicas with --peers, this one may be among them")
 	}
 	if len(o.peers) == 0 && (o.cert != "" || o.key != "" || o.authority != "") {
 		return errors.New("cannot use --peer-cert, --peer-key or --peer-ca without --peers")

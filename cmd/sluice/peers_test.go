@@ -141,6 +141,7 @@ func TestPeerFlagsAreChecked(t *testing.T) {
 		"--peers gateway:70000":                              "it is HOST:PORT",
 		"--peers user@gateway:8082":                          "it is HOST:PORT",
 		"--peer-cert c --peer-key k --peer-ca a":             "without --peers",
+		"--peer-listen 127.0.0.1:7082":                       "cannot use --peer-listen without --peers",
 		"--peers g:1 --peer-cert c":                          "it needs a certificate, its key and the authority",
 		"--peers g:1 --peer-cert c --peer-key k --peer-ca a": "cannot load the certificate for peers",
 		"--peers g:1 --peer-listen 127.0.0.1:70000":          "cannot listen for peers (choose another address with --peer-listen)",
