@@ -17,11 +17,11 @@ func publishes(engine string) bool {
 }
 
 // prefixes says of a pool at which endpoints it will be known which prefixes they hold, and where that is guessed.
-func prefixes(x *Pool) []string {
+func prefixes(x *Pool, clashing map[string]bool) []string {
 	var exact, late, guessed []string
 	for _, e := range x.Endpoints {
 		switch {
-		case e.KVEvents.Port == 0 || !publishes(e.Engine):
+		case e.KVEvents.Port == 0 || clashing[e.HostPort()] || !publishes(e.Engine):
 			guessed = append(guessed, e.HostPort())
 		case e.KVEvents.ReplayPort == 0:
 			late = append(late, e.HostPort())
@@ -60,11 +60,18 @@ func prefixes(x *Pool) []string {
 
 // warnEvents tells of ports of KV events at which none will come, or another's.
 func (c *Config) warnEvents(object, path string) {
+	c.checkEvents(func(hostPort, why string) {
+		c.Warnings = append(c.Warnings, Notice{Object: object, Path: path, Value: hostPort, Why: why})
+	})
+}
+
+// checkEvents gives each port of KV events to the first endpoint that has it, and says what is wrong with which other. Those
+// whose events would be another's are returned, by HostPort: they are not followed.
+func (c *Config) checkEvents(say func(hostPort, why string)) (clashing map[string]bool) {
 	type owner struct{ endpoint, what string }
-	taken, seen := map[string]owner{}, map[string]bool{}
-	warn := func(hostPort, format string, args ...any) {
-		c.Warnings = append(c.Warnings, Notice{Object: object, Path: path, Value: hostPort, Why: fmt.Sprintf(format, args...)})
-	}
+	taken := map[string]owner{}
+	clashing = map[string]bool{}
+	warn := func(hostPort, format string, args ...any) { say(hostPort, fmt.Sprintf(format, args...)) }
 	// claim takes the ports of all ranks, and tells of the first that is taken: a hundred more would say no more.
 	claim := func(e Endpoint, port int, what string) {
 		told := false
@@ -80,23 +87,20 @@ func (c *Config) warnEvents(object, path string) {
 				continue
 			}
 			told = true
+			remedy := "or events will be missing or taken for another's"
+			if first.what == what && first.endpoint != e.HostPort() {
+				clashing[e.HostPort()] = true
+				remedy = "or what it holds is guessed"
+			}
 			whose := first.endpoint + "'s"
 			if first.endpoint == e.HostPort() {
 				whose = "also its own"
 			}
-			warn(e.HostPort(), "has port %d for its %s, which is %s for %s: give it one of its own, or events will be missing or taken for another's",
-				at, what, whose, first.what)
+			warn(e.HostPort(), "has port %d for its %s, which is %s for %s: give it one of its own, %s",
+				at, what, whose, first.what, remedy)
 		}
 	}
-	var all []Endpoint
-	for _, p := range c.Pools {
-		for _, e := range p.Endpoints {
-			if !seen[e.HostPort()] {
-				seen[e.HostPort()] = true
-				all = append(all, e)
-			}
-		}
-	}
+	all := c.distinct()
 	for _, e := range all {
 		taken[fmt.Sprintf("%s %d", e.Address, e.Port)] = owner{e.HostPort(), "requests"}
 		if e.MetricsPort != 0 {
@@ -116,4 +120,19 @@ func (c *Config) warnEvents(object, path string) {
 			claim(e, e.KVEvents.ReplayPort, "replay of KV events")
 		}
 	}
+	return clashing
+}
+
+// distinct lists the endpoints of all pools, each once.
+func (c *Config) distinct() (all []Endpoint) {
+	seen := map[string]bool{}
+	for _, p := range c.Pools {
+		for _, e := range p.Endpoints {
+			if !seen[e.HostPort()] {
+				seen[e.HostPort()] = true
+				all = append(all, e)
+			}
+		}
+	}
+	return all
 }

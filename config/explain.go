@@ -21,8 +21,9 @@ func (c *Config) Explain(w io.Writer) error {
 	if n := c.fatal(); n > 0 {
 		p.line("It cannot be served as it stands, because of %s that would not be kept: see below.", plural(n, "setting"))
 	}
+	clashing := c.checkEvents(func(string, string) {}) // has been said
 	for i := range c.Pools {
-		p.pool(&c.Pools[i])
+		p.pool(&c.Pools[i], clashing)
 	}
 	p.requests(c)
 	p.notices("Not honoured here", c.NotHonoured)
@@ -83,7 +84,7 @@ func (p *page) item(key string, lines ...string) {
 	}
 }
 
-func (p *page) pool(x *Pool) {
+func (p *page) pool(x *Pool, clashing map[string]bool) {
 	p.title("Scheduler %s", x.Scheduler)
 	p.item("model", printable(x.Model))
 	if len(x.Adapters) > 0 {
@@ -98,7 +99,7 @@ func (p *page) pool(x *Pool) {
 	}
 	p.item("endpoints", endpointLines(x.Endpoints)...)
 	p.item("routing", routing(x)...)
-	p.item("prefixes", prefixes(x)...)
+	p.item("prefixes", prefixes(x, clashing)...)
 	if x.Session != nil {
 		p.item("sessions", sessionSentence(x.Session))
 	}

@@ -18,6 +18,10 @@ func (w *worker) follow(ctx context.Context) {
 		return
 	}
 	a := &applier{pool: w.pool, name: w.endpoint.Name, log: w.log, now: w.now, count: w.metrics.follow, known: []string{"0", prefix.DefaultVLLMSeed}}
+	if w.clash != "" {
+		a.turn(prefix.NotFollowed, w.clash)
+		return
+	}
 	if k.HashSeed != "" {
 		a.known = append(a.known, k.HashSeed)
 	}

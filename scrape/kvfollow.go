@@ -20,7 +20,7 @@ type follower struct {
 	dial dialFunc
 	// address is that of the publisher, replay that of the socket that gives messages again, empty for none.
 	address, replay, topic string
-	// rank is the data-parallel rank whose events these must be, -1 for any.
+	// rank is the data-parallel rank whose events these must be, -1 for any one.
 	rank int
 	now  func() time.Duration
 	// event takes each event in order, turn what is known of the cache, and why no more, each time that there is something
@@ -35,6 +35,8 @@ type follower struct {
 	last  uint64
 	known bool
 	seed  maphash.Seed
+	// heard is the rank of the messages since the beginning, -1 before one says it.
+	heard int
 	// live is the last number that came by subscription on this connection, plus one.
 	live      uint64
 	retryAt   time.Duration // until when a replay that failed is not asked for again
@@ -62,6 +64,7 @@ const lastReplayed = math.MaxUint64
 
 var (
 	errRank     = errors.New("its events are those of another data-parallel rank")
+	errRanks    = errors.New("they are those of several (set ranks, if the address has them)")
 	errReplay   = errors.New("no replay")
 	errReplayed = errors.New("its replay can't be read")
 	errBack     = errors.New("the numbers of its messages go back again and again: more than one publisher answers there")
@@ -90,6 +93,9 @@ func (f *follower) run(ctx context.Context) {
 		}
 		f.known = false
 		f.turn(prefix.NotFollowed, f.words(err))
+		if errors.Is(err, errRanks) {
+			pause = followPauseMost // what comes first is one rank's, so that it looks well at each beginning
+		}
 		wait(ctx, pause)
 		pause = min(2*pause, followPauseMost)
 	}
@@ -174,7 +180,7 @@ func (f *follower) restart(ctx context.Context) error {
 	if f.known {
 		f.count.restarts.add(1)
 	}
-	f.next, f.known = 0, false
+	f.next, f.known, f.heard = 0, false, -1
 	first := true
 	learn := func(n uint64, payload []byte) error {
 		switch {
@@ -272,8 +278,14 @@ func (f *follower) take(n uint64, payload []byte) error {
 		return nil
 	}
 	err := f.batch.read(payload, f.event)
-	if f.rank >= 0 && f.batch.rank >= 0 && f.batch.rank != f.rank {
-		return fmt.Errorf("%w: %d", errRank, f.batch.rank)
+	if rank := f.batch.rank; rank >= 0 {
+		switch {
+		case f.rank >= 0 && rank != f.rank:
+			return fmt.Errorf("%w: %d", errRank, rank)
+		case f.heard >= 0 && rank != f.heard:
+			return fmt.Errorf("%w: %w: %d and %d", errRank, errRanks, f.heard, rank)
+		}
+		f.heard = rank
 	}
 	if err != nil {
 		if !f.known {

@@ -30,6 +30,7 @@ type publisher struct {
 	mu             sync.Mutex
 	kept           map[uint64][]byte
 	next           uint64
+	rank           int
 	end            context.CancelFunc
 }
 
@@ -74,7 +75,7 @@ func (p *publisher) answer() {
 // say publishes that a block is stored; silently means that nobody hears it, but that it can be asked for.
 func (p *publisher) say(hash int, silently bool) {
 	p.t.Helper()
-	payload := pack(p.t, []any{1.5, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{hash}, "token_ids": []any{1, 2}, "block_size": 2}}, 0})
+	payload := pack(p.t, []any{1.5, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{hash}, "token_ids": []any{1, 2}, "block_size": 2}}, p.rank})
 	p.mu.Lock()
 	n := p.next
 	p.next++
@@ -254,6 +255,24 @@ func TestFollowOtherRank(t *testing.T) {
 	p.say(1, true)
 	f := followIt(t, p.address, p.replay, func(f *follower) { f.rank = 1 })
 	f.hear(t, "from empty", "[1]", "lost its KV events at there ended: its events are those of another data-parallel rank: 0")
+}
+
+// D08: an endpoint that is said to have no ranks may be any one of a deployment, and is not several.
+func TestFollowSeveralRanks(t *testing.T) {
+	const several = "lost its KV events at there ended: its events are those of another data-parallel rank: " +
+		"they are those of several (set ranks, if the address has them): 3 and 4"
+	p := publish(t, "127.0.0.1:0", "127.0.0.1:0")
+	p.rank = 3
+	p.say(1, true)
+	p.say(2, true)
+	f := followIt(t, p.address, p.replay, nil)
+	f.hear(t, "from empty", "[1]", "[2]")
+	p.subscribed()
+	p.rank = 4
+	p.say(3, false)
+	f.hear(t, "[3]", several)
+	f = followIt(t, p.address, p.replay, nil)
+	f.hear(t, "from empty", "[1]", "[2]", "[3]", several)
 }
 
 // What is no publisher is said to be none.

@@ -145,13 +145,14 @@ func (p *Scraper) match(ctx context.Context) {
 	p.mu.Lock()
 	maps.DeleteFunc(p.said, func(l lacking, _ bool) bool { return !slices.Contains(pools, l.pool) })
 	p.mu.Unlock()
+	clash := p.clashes(pools)
 	p.stop(func(at place) bool {
 		e, ok := want[at]
-		return !ok || !sameReach(&e, &p.workers[at].endpoint)
+		return !ok || !sameReach(&e, &p.workers[at].endpoint) || clash[at] != p.workers[at].clash
 	})
 	for at, e := range want {
 		if p.workers[at] == nil {
-			p.workers[at] = p.start(ctx, at.pool, e, p.sharing(at.pool, &e))
+			p.workers[at] = p.start(ctx, at.pool, e, p.sharing(at.pool, &e), clash[at])
 		}
 	}
 }

@@ -23,6 +23,7 @@ type worker struct {
 	endpoint fleet.Endpoint
 	client   *client
 	shared   *sharedPage // nil unless other ranks have the same page
+	clash    string      // why its KV events are not followed, though there may be some
 	metrics  *endpointMetrics
 	log      *slog.Logger
 	cancel   context.CancelFunc
@@ -77,9 +78,9 @@ const (
 )
 
 // start begins to scrape an endpoint.
-func (p *Scraper) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint, shared *sharedPage) *worker {
+func (p *Scraper) start(ctx context.Context, pool *fleet.Pool, e fleet.Endpoint, shared *sharedPage, clash string) *worker {
 	ctx, cancel := context.WithCancel(ctx)
-	w := &worker{scraper: p, pool: pool, endpoint: e, cancel: cancel, shared: shared, done: make(chan struct{}), findings: make(chan finding, 1),
+	w := &worker{scraper: p, pool: pool, endpoint: e, cancel: cancel, shared: shared, clash: clash, done: make(chan struct{}), findings: make(chan finding, 1),
 		metrics: p.metrics.endpoint(pool.Name(), e.Name), log: p.opts.Log.With("pool", pool.Name(), "endpoint", e.Name),
 		timeout: p.timeout(pool.Config().StaleAfter), silentSince: -1, spare: linesAtOnce, spareAt: p.opts.Now(), state: resultOK,
 		found: finding{capacity: math.NaN()}, askAt: never}
