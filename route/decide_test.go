@@ -54,6 +54,7 @@ func BenchmarkDecide(b *testing.B) {
 		for _, p := range []*Profile{Latency(), allScorers()} {
 			b.Run(fmt.Sprintf("endpoints=%d/profile=%s", n, p.Name), func(b *testing.B) {
 				v := randomView(n, 7)
+				v.Arrivals, v.Occupied = v.Snapshot.Waiting, v.Snapshot.KVUse // later has something to say, too
 				b.ReportAllocs()
 				for b.Loop() {
 					if p.Decide(v).Verdict != Send {
