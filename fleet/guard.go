@@ -19,6 +19,9 @@ const (
 	guardRose            = 3
 	guardHolds           = 2 * time.Second
 	guardHits            = .1 // a pool with fewer hits than that has no affinity to lose
+	// guardLasts is the longest the guard stays up. What has not come back by then is other traffic, not lost affinity, or
+	// the averages are of requests long past: both are then taken as usual.
+	guardLasts = time.Minute
 )
 
 // guard is what a pool knows of its hits and its backlog: shares of prompt tokens, and milliseconds an endpoint.
@@ -29,6 +32,7 @@ type guard struct {
 	// since is when the state began to want changing, -1 when it doesn't.
 	since  float64
 	up     bool
+	upAt   float64 // seconds, when it last came up
 	onsets int
 }
 
@@ -43,6 +47,11 @@ func (g *guard) sent(now, hit, backlog float64) {
 		follow(&g.usualHits, hit, guardSlow)
 		follow(&g.usualBacklog, backlog, guardSlow)
 	}
+	if g.up && now-g.upAt > guardLasts.Seconds() {
+		g.up, g.since = false, -1
+		g.usualHits, g.usualBacklog = g.hits, g.backlog
+		return
+	}
 	if g.seen < guardLearns || !g.wants() {
 		g.since = -1
 		return
@@ -56,6 +65,7 @@ func (g *guard) sent(now, hit, backlog float64) {
 	g.up, g.since = !g.up, -1
 	if g.up {
 		g.onsets++
+		g.upAt = now
 	}
 }
 

@@ -48,3 +48,20 @@ func TestGuardStaysDown(t *testing.T) {
 		t.Error("up in a pool that never had hits")
 	}
 }
+
+// Traffic that has changed for good, or so little of it that the averages last for minutes, does not keep the guard up.
+func TestGuardEnds(t *testing.T) {
+	var g guard
+	now := g.feed(g.feed(0, 2000, .9, 50), 400, .3, 4000)
+	if !g.up {
+		t.Fatal("down with affinity lost")
+	}
+	g.feed(now, 600, .3, 4000)
+	if g.up {
+		t.Error("still up after a minute of the same")
+	}
+	g.feed(now+60, 2000, .3, 4000)
+	if g.up || g.onsets != 1 {
+		t.Errorf("what has become usual brings it up: up %v, onsets %d", g.up, g.onsets)
+	}
+}
