@@ -7,10 +7,11 @@ const (
 	// and several tokens in one step do not make it ten times less; below are answers that were held back and came at once.
 	minDecodeToken = 20e-6
 	// minPrefillToken is the least time that a token of a prompt takes, in seconds, where there are more than
-	// stepTokens: fewer may have been computed in the step of the first token before.
-	minPrefillToken, stepTokens = 1e-6, 1 << 14
+	// stepTokens: the last steps of two long prompts may be one, and then their first tokens come together. Leaving the
+	// second of them out would make the engine look slower than it is.
+	minPrefillToken, stepTokens = 1e-6, 1 << 18
 	// heaviestDecode and heaviestPrefill are the tokens beyond which evidence weighs no more.
-	heaviestDecode, heaviestPrefill = 1 << 13, 1 << 15
+	heaviestDecode, heaviestPrefill = 1 << 13, 1 << 18
 	// A prompt has at most a token for each of its bytes, and those of a template, and at least one for so many bytes; an
 	// answer is at most maxOutput tokens.
 	templateTokens, maxTokenBytes, maxOutput = 1 << 12, 1 << 8, 1 << 18
@@ -18,7 +19,7 @@ const (
 	maxTokens = 1 << 24
 	// meanTokens and meanOutput are the most that a prompt and an answer count for in the means of all, and heaviestBytes those
 	// beyond which a prompt weighs no more in the bytes per token.
-	meanTokens, meanOutput, heaviestBytes = 1 << 20, 1 << 15, 1 << 17
+	meanTokens, meanOutput, heaviestBytes = 1 << 20, 1 << 15, 1 << 20
 )
 
 // plausible is an outcome without the counts that cannot be: those are not known.
