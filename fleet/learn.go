@@ -247,19 +247,29 @@ func (p *Pool) placeUnknown(unknown []*endpoint, place func(*endpoint)) {
 		return
 	}
 	var all kind
-	factors, n := 0., 0.
+	prompts, n, outputs, expected, m := 0., 0., 0., 0., 0.
 	for k := range p.kinds {
 		all.add(&p.kinds[k].total, 1)
 	}
 	own := unknown[0].shape
-	for _, ep := range p.rows {
-		if ep.speed.prefillTokens >= splitEvidence { // in the unit of the neutral shape
-			factors += ep.factor() * alone(&ep.shape, priorPrompt) / alone(&own, priorPrompt)
+	for _, ep := range p.rows { // in the unit of the neutral shape
+		if ep.speed.prefillTokens >= splitEvidence {
+			prompts += ep.factor() * alone(&ep.shape, priorPrompt) / alone(&own, priorPrompt)
 			n++
 		}
+		if ep.speed.decodeExpected > 0 {
+			unit := float64(ep.shape.Token(1, priorPrompt) / own.Token(1, priorPrompt))
+			outputs += ep.speed.decodeSeconds / ep.speed.decodeExpected * unit
+			expected += ep.speed.decodeExpected / unit
+			m++
+		}
 	}
-	if n > 0 { // each endpoint counts the same: by tokens, the fast ones would speak for the slow ones, which would then drown
-		all.total.prefillSeconds = all.total.prefillExpected * factors / n
+	// Each endpoint counts the same: by tokens, the fast ones would speak for the slow ones, which would then drown.
+	if n > 0 {
+		all.total.prefillSeconds = all.total.prefillExpected * prompts / n
+	}
+	if m > 0 {
+		all.total.decodeExpected, all.total.decodeSeconds = expected, expected*outputs/m
 	}
 	for _, ep := range unknown {
 		place(ep)

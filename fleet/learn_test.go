@@ -240,7 +240,7 @@ func TestDecodeIsLearned(t *testing.T) {
 func TestBytesPerTokenIsLearned(t *testing.T) {
 	p := newPool(t, 1)
 	r := rand.New(rand.NewPCG(1, 5))
-	for range 300 {
+	for range 50 {
 		bytes := 100 + r.IntN(20_000)
 		l := pick(t, p, 0, &Request{Model: "m", PromptBytes: bytes, UnitBytes: unitBytes, Streamed: true})
 		o := Outcome{PromptTokens: int(float64(bytes) / 2.5)}
@@ -291,6 +291,35 @@ func TestUnmeasuredKindStartsFromEveryone(t *testing.T) {
 	p.SetEndpoints(eps)
 	if got := p.Status(sec(now))[2].Rate.PromptTokenMS(); got < .5 || got > .7 {
 		t.Errorf("got %v ms a token, want between .5 and .7", got)
+	}
+}
+
+// What was learned on a row of the table is no factor on the neutral shape: an unmeasured endpoint starts from the times
+// of the others, not from their factors.
+func TestUnmeasuredKindStartsFromTimes(t *testing.T) {
+	p := NewPool("m")
+	eps := named(2)
+	eps[0].Labels = map[string]string{LabelGPU: "H100", LabelTP: "8"}
+	p.Apply(PoolConfig{Name: "m", Endpoints: eps})
+	p.ObserveModels(eps[0].Name, "vllm", []Model{{ID: "chat", Raw: []byte(`{"id":"chat","root":"Qwen/Qwen3-32B"}`)}})
+	observeAll(p, 0)
+	now := teachPrefill(t, p, eps[0].Name, 0, 200, .02)
+	for range 50 {
+		observeAll(p, now)
+		r := short()
+		r.Tried = []string{eps[1].Name}
+		l := pick(t, p, now, r)
+		l.FirstByte(sec(now + .1))
+		l.Done(sec(now+.1+.7), Outcome{OutputTokens: 101}) // 7 ms a token
+		now++
+	}
+	p.SetEndpoints(eps)
+	s := p.Status(sec(now))
+	if s[0].Rate.Source != "q32-h100x8" || s[1].Rate.Source != "" {
+		t.Fatalf("shapes from %q and %q, want the table's row and none", s[0].Rate.Source, s[1].Rate.Source)
+	}
+	if got := s[1].Rate.OutputTokenMS(); got < 7 || got > 15 {
+		t.Errorf("got %v ms between tokens, want nearer to the 7 measured at the other than to the 20 of no evidence", got)
 	}
 }
 
