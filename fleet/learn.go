@@ -253,10 +253,11 @@ func (p *Pool) placeUnknown(unknown []*endpoint, place func(*endpoint)) {
 	}
 	own := unknown[0].shape
 	for _, ep := range p.rows { // in the unit of the neutral shape
-		if ep.speed.prefillTokens >= splitEvidence {
-			prompts += ep.factor() * alone(&ep.shape, priorPrompt) / alone(&own, priorPrompt)
-			n++
+		if ep.speed.prefillTokens < splitEvidence {
+			continue
 		}
+		prompts += ep.factor() * alone(&ep.shape, priorPrompt) / alone(&own, priorPrompt)
+		n++
 		if ep.speed.decodeExpected > 0 {
 			unit := float64(ep.shape.Token(1, priorPrompt) / own.Token(1, priorPrompt))
 			outputs += ep.speed.decodeSeconds / ep.speed.decodeExpected * unit
