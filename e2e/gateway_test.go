@@ -142,3 +142,27 @@ func (p *process) exitCode(t *testing.T, within time.Duration) int {
 	}
 	return 0
 }
+
+// tinyEndpoints is a configuration of one scheduler for the tiny model, up to the list of its endpoints, which are
+// labelled app: tiny.
+const tinyEndpoints = `apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1
+kind: InferenceGatewayConfig
+metadata:
+  name: local
+spec:
+  bbr:
+    enabled: true
+  schedulers:
+  - name: tiny
+    modelName: tiny
+    modelSelector:
+      matchLabels:
+        app: tiny
+---
+apiVersion: gateway.sluice.dev/v1alpha1
+kind: Endpoints
+metadata:
+  name: local
+spec:
+  endpoints:
+`

@@ -43,27 +43,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-var configuration = template.Must(template.New("gateway.yaml").Parse(`apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1
-kind: InferenceGatewayConfig
-metadata:
-  name: local
-spec:
-  bbr:
-    enabled: true
-  schedulers:
-  - name: tiny
-    modelName: tiny
-    modelSelector:
-      matchLabels:
-        app: tiny
----
-apiVersion: gateway.sluice.dev/v1alpha1
-kind: Endpoints
-metadata:
-  name: local
-spec:
-  endpoints:
-{{- range .Engines}}
+var configuration = template.Must(template.New("gateway.yaml").Parse(tinyEndpoints + `{{- range .Engines}}
   - address: {{.}}
     labels:
       app: tiny

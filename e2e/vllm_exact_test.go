@@ -20,27 +20,7 @@ import (
 // engineBlock is how many tokens a block of the servers' caches has.
 const engineBlock = 32
 
-var eventsConfiguration = template.Must(template.New("gateway.yaml").Parse(`apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1
-kind: InferenceGatewayConfig
-metadata:
-  name: local
-spec:
-  bbr:
-    enabled: true
-  schedulers:
-  - name: tiny
-    modelName: tiny
-    modelSelector:
-      matchLabels:
-        app: tiny
----
-apiVersion: gateway.sluice.dev/v1alpha1
-kind: Endpoints
-metadata:
-  name: local
-spec:
-  endpoints:
-{{- range .}}
+var eventsConfiguration = template.Must(template.New("gateway.yaml").Parse(tinyEndpoints + `{{- range .}}
   - address: {{.Address}}
     labels:
       app: tiny
