@@ -103,7 +103,7 @@ func (p *Pool) learnFirst(l *Lease) {
 // learnPrefill learns from so many seconds in which so many prompt tokens were computed, for which the kind's shape
 // says so many.
 func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64) {
-	if !(seconds >= 0) || !(tokens > 0) || tokens > stepTokens && seconds < tokens*minPrefillToken {
+	if !(seconds >= 0) || !(tokens > 0) || tokens > heaviestPrefill && seconds < tokens*minPrefillToken {
 		return
 	}
 	weight := min(1, heaviestPrefill/tokens)

@@ -7,9 +7,9 @@ const (
 	// and several tokens in one step do not make it ten times less; below are answers that were held back and came at once.
 	minDecodeToken = 20e-6
 	// minPrefillToken is the least time that a token of a prompt takes, in seconds, where there are more than
-	// stepTokens: the last steps of two long prompts may be one, and then their first tokens come together. Leaving the
+	// heaviestPrefill: the last steps of two long prompts may be one, and then their first tokens come together. Leaving the
 	// second of them out would make the engine look slower than it is.
-	minPrefillToken, stepTokens = 1e-6, 1 << 18
+	minPrefillToken = 1e-6
 	// heaviestDecode and heaviestPrefill are the tokens beyond which evidence weighs no more.
 	heaviestDecode, heaviestPrefill = 1 << 13, 1 << 18
 	// A prompt has at most a token for each of its bytes, and those of a template, and at least one for so many bytes; an
