@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/sluice-gateway/sluice/fleet"
-	"github.com/sluice-gateway/sluice/openai"
 )
 
 // Prompt is a prompt on its way to an endpoint, whose tokens its pool wants to know.
@@ -15,8 +14,6 @@ type Prompt struct {
 	Blocks []uint64
 	// Body is the request's body, to be closed by whoever gets it: until then it counts among the bodies held.
 	Body io.ReadCloser
-	// Texts takes the body apart: openai.TextsOf.
-	Texts func(body []byte, blocks int) (openai.Texts, bool)
 }
 
 // Bodies of prompts whose tokens are asked for. Shorter ones have no whole block of an engine; longer ones would take
@@ -36,5 +33,5 @@ func (c *call) wantTokens(lease *fleet.Lease) {
 		return
 	}
 	c.set.Prompt(Prompt{Pool: c.pool.Name(), Endpoint: lease.Endpoint.Name, Adapter: c.want.Adapter, Blocks: slices.Clone(c.want.Blocks),
-		Body: c.body.Reader(), Texts: openai.TextsOf})
+		Body: c.body.Reader()})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
 	"github.com/sluice-gateway/sluice/prefix"
 )
 
@@ -118,7 +119,7 @@ func TestCachedUpToWherePromptsPart(t *testing.T) {
 	if err != nil || p.Body.Close() != nil {
 		t.Fatalf("cannot read the body: %v", err)
 	}
-	texts, ok := p.Texts(body, len(p.Blocks))
+	texts, ok := openai.TextsOf(body, len(p.Blocks))
 	if !ok {
 		t.Fatal("got no texts of the prompt")
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/openai"
 	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/scrape"
@@ -330,7 +331,7 @@ func (s *server) ended(e proxy.Ended) {
 func (s *server) prompt(p proxy.Prompt) {
 	s.scraper.LearnTokens(&scrape.Prompt{Pool: p.Pool, Endpoint: p.Endpoint, Adapter: p.Adapter, Blocks: p.Blocks, Body: p.Body,
 		Texts: func(body []byte, blocks int) (scrape.Texts, bool) {
-			t, ok := p.Texts(body, blocks)
+			t, ok := openai.TextsOf(body, blocks)
 			return scrape.Texts(t), ok
 		}})
 }
