@@ -32,6 +32,7 @@ func (p *Profile) run(v *View, trace *Explanation) Decision {
 		return d
 	}
 	v.forget()
+	v.most = v.bestMatch()
 	d.Blind = v.blind
 	for t := range p.Terms {
 		term := &p.Terms[t]
@@ -177,7 +178,7 @@ func (p *Profile) pick(v *View, d *Decision) {
 	d.Verdict, d.Endpoint, d.Total = Send, chosen, v.total[chosen]
 	if p.Copies {
 		d.Missed = v.missed(d.Total)
-		d.Copied = v.Match != nil && v.Match[chosen] < v.bestMatch()
+		d.Copied = v.Match != nil && v.Match[chosen] < v.most
 	}
 	k := 0
 	for _, i := range top {
@@ -206,7 +207,7 @@ func (v *View) settle(first, second int32, sign, limit float32) int32 {
 // same, so that they still mostly agree.
 func (v *View) crowded(first, second int32) bool {
 	const more, slack = 1.25, 16
-	return v.Cached != nil && v.Request.Units > 0 && v.Cached[first] > more*v.Cached[second]+slack && v.bestMatch() == 0
+	return v.Cached != nil && v.Request.Units > 0 && v.Cached[first] > more*v.Cached[second]+slack && v.most == 0
 }
 
 // band is the profile's for this view. A request gains nothing from an endpoint that is not the best but agreement.

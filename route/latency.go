@@ -101,7 +101,7 @@ func (r *Request) uncached(match float32) float32 {
 // Karlin and others, 1988).
 func prefillMS(dst Column, v *View) {
 	kinds, match := v.Snapshot.Kinds, v.column(v.Match)
-	least, price := v.Request.uncached(v.bestMatch()), v.recompute()
+	least, price := v.Request.uncached(v.most), v.recompute()
 	for i := range dst {
 		r := &v.Rates[kinds[i]]
 		dst[i] = v.Request.compute(r, least) + v.again(i, match[i], least, price)
@@ -116,7 +116,7 @@ func (r *Request) compute(rate *Rate, uncached float32) float32 {
 // laterMS is what computing the prompt costs those who come after, of what is held elsewhere apart: that is
 // in prefill, where it can be paid for.
 func laterMS(dst Column, v *View) {
-	kinds, least := v.Snapshot.Kinds, v.Request.uncached(v.bestMatch())
+	kinds, least := v.Snapshot.Kinds, v.Request.uncached(v.most)
 	for i := range dst {
 		dst[i] = v.later(i) * v.Request.compute(&v.Rates[kinds[i]], least)
 	}
@@ -183,11 +183,10 @@ func (v *View) bestMatch() float32 {
 // missed is what a request of this total would save, did every kept endpoint hold as much of its beginning as the one
 // that holds most.
 func (v *View) missed(total float32) float32 {
-	most := v.bestMatch()
-	if most == 0 {
+	if v.most == 0 {
 		return 0
 	}
-	least, ideal, price := v.Request.uncached(most), total, v.recompute()
+	least, ideal, price := v.Request.uncached(v.most), total, v.recompute()
 	for i, m := range v.Match {
 		again := v.again(i, m, least, price)
 		if v.keep[i] && v.total[i]-again < ideal {

@@ -243,6 +243,8 @@ type View struct {
 	score, part, total Column
 	// queue is what waitMS found, which laterMS and prefillMS go by.
 	queue Column
+	// most is bestMatch among the endpoints that the filters kept.
+	most float32
 	// zero stands in for columns that are nil; it is never written.
 	zero Column
 	// waiting, running and use are the scraped columns, with the readings that are too old taken out.
