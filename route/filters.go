@@ -15,6 +15,7 @@ func filters() []Filter {
 	return []Filter{
 		{Name: "notReady", Clear: clearNotReady, Says: "not ready"},
 		{Name: "draining", Clear: clearDraining, Says: "draining"},
+		{Name: "subset", Clear: clearOutside, Says: "outside the subset that the request may go to"},
 		{Name: "tried", Clear: clearTried, Says: "tried already for this request"},
 		{Name: "adapter", Clear: clearAdapterMissing, Says: "does not offer the adapter"},
 		{Name: "holder", Clear: clearNotHolder, Soft: true, Says: "does not keep the response that the request continues"},
@@ -40,9 +41,13 @@ func clearState(keep []bool, v *View, state State) (cleared int) {
 	return cleared
 }
 
-func clearTried(keep []bool, v *View) (cleared int) {
-	for i, tried := range v.Tried {
-		if tried && keep[i] {
+func clearTried(keep []bool, v *View) int { return clearMarked(keep, v.Tried) }
+
+func clearOutside(keep []bool, v *View) int { return clearMarked(keep, v.Outside) }
+
+func clearMarked(keep, marked []bool) (cleared int) {
+	for i, m := range marked {
+		if m && keep[i] {
 			keep[i] = false
 			cleared++
 		}

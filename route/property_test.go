@@ -47,6 +47,7 @@ func wildView(seed uint64, bad ...float32) *View {
 			s.ReadAt[i] = []float64{Never, 90}[r.IntN(2)]
 		}
 		v.Tried[i] = r.IntN(10) == 0
+		v.Outside = append(v.Outside, r.IntN(20) == 0)
 		v.LastByte = append(v.LastByte, []float64{0, 99}[r.IntN(2)])
 		v.Errors = append(v.Errors, []float32{0, 0, .1, 1}[r.IntN(4)])
 		v.EjectedUntil[i] = []float64{0, 0, 101}[r.IntN(3)]
@@ -64,6 +65,7 @@ func wildView(seed uint64, bad ...float32) *View {
 	}
 	if r.IntN(10) == 0 {
 		v.HeadSince, v.StepEnd, v.LastCold, v.EjectedUntil, v.Adapters, v.Tried = nil, nil, nil, nil, nil, nil
+		v.Outside = nil
 	}
 	v.Home, v.SessionMS = int32(r.IntN(n+1)), 50
 	if r.IntN(2) == 0 {
@@ -219,7 +221,7 @@ func permuted(v *View, seed uint64) *View {
 			w.Home = int32(to + 1)
 		}
 	}
-	w.Adapters, w.Tried = reorder(w.Adapters, order), reorder(w.Tried, order)
+	w.Adapters, w.Tried, w.Outside = reorder(w.Adapters, order), reorder(w.Tried, order), reorder(w.Outside, order)
 	return &w
 }
 

@@ -38,7 +38,8 @@ type Record struct {
 }
 
 // recordFormat grows when columns change their meaning, or a rule reads new ones. 2: rates are shapes with factors,
-// Head is milliseconds; before, records had no format. 3: Arrivals and Occupied.
+// Head is milliseconds; before, records had no format. 3: Arrivals and Occupied. Columns that are absent where there is
+// nothing to say, as Outside, don't count: older records are decided as they were.
 const recordFormat = 3
 
 // The names of profiles.
@@ -177,6 +178,7 @@ func (v *View) Check() error {
 		{"slotIdle", len(v.SlotIdle), v.SlotIdle != nil}, {"slotAhead", len(v.SlotAhead), v.SlotAhead != nil}, {"loadEnd", len(v.LoadEnd), v.LoadEnd != nil},
 		{"expected", len(v.Expected), v.Expected != nil}, {"known", len(v.Known), v.Expected != nil || v.Known != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
+		{"outside", len(v.Outside), v.Outside != nil},
 	}
 	for _, c := range required {
 		if c.n != n {
@@ -209,5 +211,6 @@ func (v *View) Clone() View {
 		*col = slices.Clone(*col)
 	}
 	c.Adapters, c.Tried, c.Rates, c.Known = slices.Clone(c.Adapters), slices.Clone(c.Tried), slices.Clone(c.Rates), slices.Clone(c.Known)
+	c.Outside = slices.Clone(c.Outside)
 	return c
 }

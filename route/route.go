@@ -221,6 +221,8 @@ type View struct {
 	SessionMS float32 `json:"sessionMs,omitempty"`
 	// Tried marks endpoints that failed this request before.
 	Tried []bool `json:"tried"`
+	// Outside marks endpoints that are not of the subset to which the request may go; nil where it may go to all.
+	Outside []bool `json:"outside,omitempty"`
 	// Rates are the learned rates, indexed by Snapshot.Kinds.
 	Rates []Rate `json:"rates"`
 	// Arrivals is how many requests a second are sent there, and Occupied the share of the time in which it has prompts

@@ -92,6 +92,11 @@ func (s *script) fact(i int, column, cell string) bool {
 		}
 	case "tried":
 		s.view.Tried[i] = cell == "yes"
+	case "subset":
+		if s.view.Outside == nil {
+			s.view.Outside = make([]bool, len(s.view.Tried))
+		}
+		s.view.Outside[i] = cell == "no"
 	case "state":
 		states := map[string]State{"ready": 0, "notReady": NotReady, "draining": Draining, "unmetered": Unmetered, "stalled": Stalled}
 		for one := range strings.SplitSeq(cell, "+") {
