@@ -28,10 +28,15 @@ type Request struct {
 	MaxOutput int
 	// Streamed says that the first body byte is the first token. In an answer that comes whole it is the last.
 	Streamed bool
+	// Unseen says that nobody sees the answer: FirstByte and Progress are not called, and the Outcome has no counts. What
+	// is learned of it comes from the engine's own counters.
+	Unseen bool
 	// Session identifies the client's session by a hash, 0 for none.
 	Session uint64
 	// Holder names the endpoint that keeps the response that the request continues or is about, empty for none.
 	Holder string
+	// Subset are the addresses that the request may go to ("10.0.0.1:8000"), nil for all.
+	Subset []string
 	// Tried names endpoints that failed this request before.
 	Tried []string
 	// Suspect says that an endpoint has failed while it served this request. A second one that does proves nothing: it
@@ -60,6 +65,10 @@ type Lease struct {
 	// what the prompt shares with others.
 	Cached      int
 	CachedExact bool
+	// Fallbacks are the addresses of the next best endpoints, in order and empty where there are fewer, for a data plane
+	// that retries by itself: none is the endpoint's own, and each takes the request as it is made for the endpoint, with
+	// its key and its rank. Pool.Move takes the news that it did.
+	Fallbacks [route.MaxFallbacks]string
 
 	pool       *Pool
 	ep         *endpoint
@@ -126,6 +135,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	l := p.reserve(now.Seconds(), r, int(c.Endpoint))
 	p.remember(now.Seconds(), cfg, r.Session, l.Endpoint.Name)
 	l.Reason = cfg.Profile.Reason(v, c.Decision)
+	p.fallBack(l, cfg.Profile, c.Decision)
 	p.tellSent(l, r, &c)
 	return l, c
 }
@@ -157,6 +167,7 @@ func (p *Pool) gather(now float64, cfg *PoolConfig, r *Request) {
 	p.gatherSteps(now)
 	p.gatherFlow(now)
 	p.gatherSession(now, cfg, r.Session)
+	p.gatherSubset(r.Subset)
 	for i, ep := range p.rows {
 		v.Tried[i] = len(r.Tried) > 0 && slices.Contains(r.Tried, ep.Name)
 		v.Errors[i], v.LastByte[i] = float32(ep.errorShare(now)), time.Duration(ep.lastByte.Load()).Seconds()
@@ -214,7 +225,7 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
 	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, id: p.ids, sent: now, promptSize: r.PromptBytes, uncached: uncached,
 		cached: whole(max(v.Request.PromptTokens-uncached, 0)), held: uncached + whole(v.Request.OutputTokens),
-		rest: float32(max(v.StepEnd[row]-now, 0)), streamed: r.Streamed, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
+		rest: float32(max(v.StepEnd[row]-now, 0)), streamed: r.Streamed && !r.Unseen, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
 		lost: make(chan struct{})}
 	if n := len(r.Blocks); n > 0 && p.best < int32(v.Request.Units) {
 		l.leaf, l.beyond = r.Blocks[n-1], max(v.Request.PromptTokens-float32(v.Request.Units)*v.Request.UnitTokens, 0)
@@ -405,12 +416,18 @@ type Outcome struct {
 
 // Done ends the lease. Only the first call counts.
 func (l *Lease) Done(now time.Duration, o Outcome) {
-	p, t := l.pool, now.Seconds()
+	p := l.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l.done {
 		return
 	}
+	l.finish(now, o)
+}
+
+// finish is Done with the pool locked.
+func (l *Lease) finish(now time.Duration, o Outcome) {
+	p, t := l.pool, now.Seconds()
 	l.settleAt(t)
 	l.end(t)
 	l.learn(t, o)

@@ -27,18 +27,20 @@ type Pool struct {
 	snapshot atomic.Pointer[route.Snapshot]
 	missed   atomic.Uint64 // names that nobody serves
 
-	mu    sync.Mutex
-	rows  []*endpoint
-	by    map[string]*endpoint
-	index prefix.Index
-	exact prefix.Exact
-	spare []int // index slots to reuse
-	slots int
-	dirty bool
+	mu     sync.Mutex
+	rows   []*endpoint
+	by     map[string]*endpoint
+	places places
+	index  prefix.Index
+	exact  prefix.Exact
+	spare  []int // index slots to reuse
+	slots  int
+	dirty  bool
 	// unitBytes is Request.UnitBytes of the first request, 0 before.
 	unitBytes int
 
 	view     route.View
+	outside  []bool // room for view.Outside
 	match    []int32
 	ends     []int32 // 1, 2, 3 …
 	matched  prefix.Matched
@@ -67,6 +69,7 @@ type endpoint struct {
 	Endpoint
 	slot   int
 	row    int
+	twin   *endpoint // the next at the same address
 	ledger *prefix.Ledger
 	// renewed says that the ledger was begun anew since the last reading.
 	renewed bool
@@ -191,7 +194,7 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 			ep.moveByteless()
 		}
 	}
-	p.rows, p.by = rows, keep
+	p.rows, p.by, p.places = rows, keep, placesOf(rows)
 	for _, ep := range rows {
 		ep.countedAt = math.NaN()
 	}
