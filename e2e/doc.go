@@ -2,6 +2,8 @@
 // behind it and the openai Python client in front of it, everything on the
 // loopback, nothing mocked.
 //
+// Envoy is a real one too, of two releases, from the Python package that carries its binary.
+//
 // It holds tests only, under build tags, because they need Python 3.11 and take minutes
 // where the other tests take seconds: e2e for llama.cpp, vllm for two real vLLM servers
 // on CPU (keep to `make test-vllm`: the first run installs 6 GB), peers for the comparison

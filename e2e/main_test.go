@@ -1,4 +1,4 @@
-//go:build (e2e || vllm || peers) && unix
+//go:build (e2e || vllm || peers || dataplane || soak) && unix
 
 package e2e
 
@@ -12,19 +12,28 @@ import (
 	"testing"
 )
 
-// The two parts that every test needs are made once by TestMain, which leaves
-// their paths in the environment. Whoever sets one of them beforehand has that
-// binary or interpreter tested instead.
+// What the tests run is made once by TestMain, which leaves the paths in the
+// environment. Whoever sets one of them beforehand has that program tested instead.
 const (
-	binaryVariable = "SLUICE_E2E_BINARY"
-	pythonVariable = "SLUICE_E2E_PYTHON"
+	binaryVariable   = "SLUICE_E2E_BINARY"
+	pythonVariable   = "SLUICE_E2E_PYTHON"
+	envoyVariable    = "SLUICE_E2E_ENVOY"
+	oldEnvoyVariable = "SLUICE_E2E_ENVOY_139"
 )
+
+// part is a program that a suite needs beside the gateway: what the variable names, or else what make provides.
+type part struct {
+	variable string
+	make     func() (path string, err error)
+}
 
 func TestMain(m *testing.M) {
 	folder, err := os.MkdirTemp("", "sluice-e2e-")
 	if err == nil {
-		err = errors.Join(provide(binaryVariable, func() (string, error) { return buildGateway(folder) }),
-			provide(pythonVariable, func() (string, error) { return preparePython(needed()) }))
+		err = provide(binaryVariable, func() (string, error) { return buildGateway(folder) })
+		for _, p := range needed() {
+			err = errors.Join(err, provide(p.variable, p.make))
+		}
 	}
 	code := 1
 	if err != nil {

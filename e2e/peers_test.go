@@ -17,9 +17,9 @@ import (
 const raceDetector = false
 
 // needed is what the comparison needs of Python: the other routers.
-func needed() packages {
-	return packages{name: "peers", requirements: "requirements-peers.txt", size: "800 MB",
-		modules: []string{"litellm", "smg", "sglang_router", "vllm_router"}}
+func needed() []part {
+	return []part{packages{name: "peers", requirements: "requirements-peers.txt", size: "800 MB",
+		modules: []string{"litellm", "smg", "sglang_router", "vllm_router"}}.python()}
 }
 
 // The row's arrivals and rounds unless the variables say otherwise.

@@ -1,4 +1,4 @@
-//go:build (e2e || vllm || peers) && unix
+//go:build (e2e || vllm || peers || dataplane || soak) && unix
 
 package e2e
 

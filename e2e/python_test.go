@@ -1,4 +1,4 @@
-//go:build (e2e || vllm || peers) && unix
+//go:build (e2e || vllm || peers || dataplane || soak) && unix
 
 package e2e
 
@@ -27,6 +27,11 @@ type packages struct {
 // pip installs the file's packages.
 func pip(python, requirements string) error {
 	return narrate(python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--progress-bar", "off", "-r", requirements)
+}
+
+// python is the part that is an interpreter with the packages.
+func (p packages) python() part {
+	return part{pythonVariable, func() (string, error) { return preparePython(p) }}
 }
 
 // preparePython returns the interpreter of a virtual environment with what the file of
@@ -76,7 +81,7 @@ func holdsPins(python, requirements string) error {
 	out, err := exec.Command(python, "-c", `
 import importlib.metadata as m, sys
 for line in open(sys.argv[1]):
-    name, pinned, version = line.split("#")[0].strip().partition("==")
+    name, pinned, version = line.split("#")[0].strip(" \\\n").partition("==")
     if not pinned:
         continue
     try:

@@ -20,8 +20,8 @@ import (
 const raceDetector = true
 
 // needed is what the tests with vLLM need of Python; the OpenAI client is among it.
-func needed() packages {
-	return packages{name: "vllm", requirements: "requirements-vllm.txt", size: "6 GB", modules: []string{"openai", "torch", "vllm"}, install: installVLLM}
+func needed() []part {
+	return []part{packages{name: "vllm", requirements: "requirements-vllm.txt", size: "6 GB", modules: []string{"openai", "torch", "vllm"}, install: installVLLM}.python()}
 }
 
 // uv installs many large packages in a fifth of the time that pip takes.
