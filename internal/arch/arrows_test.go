@@ -44,6 +44,8 @@ func rooms() map[string]room {
 			why: "a front door carries requests; configuration reaches it as values"},
 		"peer": {own: []string{"fleet"}, outside: []string{prometheus, "google.golang.org/grpc", "google.golang.org/protobuf"},
 			why: "peers tell each other what the fleet does, and know nothing of requests"},
+		"extproc": {outside: []string{"google.golang.org/grpc", "google.golang.org/protobuf"},
+			why: "a front door carries requests; configuration reaches it as values"},
 		"config": {own: []string{"api/v1alpha1", "route"},
 			outside: []string{"k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/yaml", "sigs.k8s.io/json", "go.yaml.in/yaml/v2"},
 			why:     "configuration is turned into values here, by someone who runs nothing"},
