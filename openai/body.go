@@ -106,7 +106,8 @@ func sizeClass(size int64) int {
 
 // A Body is a request body held in memory in segments. Its bytes never change, so any number of readers can send it to
 // any number of endpoints in turn, each getting what the client sent. A body of known length up to 1 MiB is one
-// segment; a longer one, or one of unknown length, grows by segments that are never copied together.
+// segment; a longer one, or one of unknown length, grows by segments that are never copied together; one that is someone
+// else's has that one's.
 type Body struct {
 	parts  [][]byte // filled bytes, in order; none is empty
 	owned  []*segment
@@ -115,6 +116,8 @@ type Body struct {
 	budget *Budget
 	refs   atomic.Int32
 	freed  atomic.Bool
+	done   func() // gives back memory that is not the budget's; nil where it is
+	lent   int64  // bytes of such memory, which the budget counts
 
 	inlineParts [inlineBodyCap][]byte
 	inlineOwned [inlineBodyCap]*segment
@@ -132,6 +135,41 @@ func (b *Body) add(p []byte) {
 		b.parts = append(b.parts, p)
 		b.size += int64(len(p))
 	}
+}
+
+// BodyOf is a body over memory that is someone else's, which must not change before done is called: once, when it has been
+// freed and all of its readers are closed. done may be nil. Nothing is copied, and nothing bounded or counted: see Budget.Hold.
+func BodyOf(parts [][]byte, done func()) *Body {
+	b := newBody(DefaultBodyLimit, nil)
+	b.done = done
+	for _, p := range parts {
+		b.add(p)
+	}
+	return b
+}
+
+// Hold is BodyOf under a limit in bytes, zero or less for DefaultBodyLimit, and counted within the budget. What decoding it
+// takes is bounded and counted likewise. Errors wrap ErrTooLarge or ErrBudget; done has been called then.
+func (b *Budget) Hold(parts [][]byte, limit int64, done func()) (*Body, error) {
+	if limit <= 0 {
+		limit = DefaultBodyLimit
+	}
+	body := BodyOf(parts, done)
+	body.limit, body.budget = limit, b
+	if body.size > limit {
+		defer body.Free()
+		return nil, fmt.Errorf("%w: %d bytes sent, %d allowed", ErrTooLarge, body.size, limit)
+	}
+	if b == nil {
+		return body, nil
+	}
+	if used := b.used.Add(body.size); b.total > 0 && used > b.total {
+		b.used.Add(-body.size)
+		defer body.Free()
+		return nil, fmt.Errorf("cannot hold request body of %d bytes: %w", body.size, ErrBudget)
+	}
+	body.lent = body.size
+	return body, nil
 }
 
 // ReadBody reads a whole body from r. contentLength is the announced length, or negative when it is not known; r is
@@ -252,6 +290,12 @@ func (b *Body) release() {
 	}
 	clear(b.parts)
 	b.parts, b.owned = nil, nil
+	if b.lent > 0 {
+		b.budget.used.Add(-b.lent)
+	}
+	if b.done != nil {
+		b.done()
+	}
 }
 
 // Reader returns a new reader from the first byte. Each one must be closed, or the memory is never returned. Reading

@@ -264,3 +264,67 @@ func TestCopyBodyUnderNetHTTP(t *testing.T) {
 		t.Errorf("got writes of %v bytes, want the header and then all %d", writes, len(p))
 	}
 }
+
+// A body over memory of someone else's is read like any other; its owner is told once, after the last reader and the holder.
+func TestBodyOfOthersMemory(t *testing.T) {
+	parts := [][]byte{[]byte("one "), nil, []byte("two")}
+	done := 0
+	b := BodyOf(parts, func() { done++ })
+	if b.Len() != 7 {
+		t.Errorf("got a length of %d, want 7", b.Len())
+	}
+	first, second := b.Reader(), b.Reader()
+	for _, r := range []io.ReadCloser{first, second} {
+		if p, err := io.ReadAll(r); err != nil || string(p) != "one two" {
+			t.Errorf("got %q, %v", p, err)
+		}
+	}
+	b.Free()
+	b.Free()
+	_ = first.Close()
+	if done != 0 {
+		t.Error("the memory was given back while a reader is open")
+	}
+	_ = second.Close()
+	if done != 1 {
+		t.Errorf("the memory was given back %d times, want once", done)
+	}
+	BodyOf(nil, nil).Free()
+}
+
+// Such a body counts in the budget, and what is over it or over the limit is given back at once.
+func TestHoldBounds(t *testing.T) {
+	budget := NewBudget(10)
+	done := 0
+	hold := func(text string, limit int64) (*Body, error) {
+		return budget.Hold([][]byte{[]byte(text)}, limit, func() { done++ })
+	}
+	b, err := hold("seven ..", 8)
+	if err != nil || budget.Used() != 8 || done != 0 {
+		t.Fatalf("got %v with %d bytes used, want 8", err, budget.Used())
+	}
+	if _, err := hold("three", 0); !errors.Is(err, ErrBudget) || done != 1 || budget.Used() != 8 {
+		t.Errorf("got %v, %d given back and %d used, want it over the budget", err, done, budget.Used())
+	}
+	if _, err := hold("123", 2); !errors.Is(err, ErrTooLarge) || done != 2 || budget.Used() != 8 {
+		t.Errorf("got %v, %d given back and %d used, want it over the limit", err, done, budget.Used())
+	}
+	b.Free()
+	if done != 3 || budget.Used() != 0 {
+		t.Errorf("got %d given back and %d used, want 3 and 0", done, budget.Used())
+	}
+	// What it unpacks to is bounded by the same two.
+	packed := encode(t, "gzip", bytes.Repeat([]byte(" "), 20_000))
+	big, err := NewBudget(1<<20).Hold([][]byte{packed}, 1000, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Scratch
+	if _, err := Read("application/json", "gzip", big, &s); err == nil || AsError(err).Case != TooLarge {
+		t.Errorf("got %v, want too large", err)
+	}
+	var none *Budget
+	if b, err = none.Hold([][]byte{[]byte("x")}, 0, nil); err != nil || b.Len() != 1 {
+		t.Errorf("got %v without a budget", err)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -85,7 +86,7 @@ func (c Case) Errorf(format string, args ...any) *Error {
 	return e
 }
 
-// An Error is what a client is told. Make one with Case.Errorf; Param and RetryAfter may be set afterwards.
+// An Error is what a client is told. Make one with Case.Errorf; Param, Allow and RetryAfter may be set afterwards.
 type Error struct {
 	Case       Case
 	Status     int
@@ -93,6 +94,7 @@ type Error struct {
 	Code       string
 	Param      string        // the request field at fault, empty for none
 	Message    string        // for people: what, where, and what to do
+	Allow      string        // the value of the Allow header; empty for none
 	RetryAfter time.Duration // zero means that no Retry-After header is sent; rounded up to whole seconds
 }
 
@@ -150,16 +152,25 @@ func (e *Error) retryAfter() string {
 	return strconv.FormatInt(int64(math.Ceil(e.RetryAfter.Seconds())), 10)
 }
 
+// Header is what goes before JSON in an answer, without its length.
+func (e *Error) Header() http.Header {
+	h := http.Header{"Content-Type": {"application/json"}}
+	if s := e.retryAfter(); s != "" {
+		h.Set("Retry-After", s)
+	}
+	if e.Allow != "" {
+		h.Set("Allow", e.Allow)
+	}
+	return h
+}
+
 // WriteError answers w with e. Nothing may have been written to w before; headers already set on w stay.
 func WriteError(w http.ResponseWriter, e *Error) {
 	p := e.JSON()
 	h := w.Header()
-	h.Set("Content-Type", "application/json")
+	maps.Copy(h, e.Header())
 	h.Set("Content-Length", strconv.Itoa(len(p)))
 	h.Del("Content-Encoding")
-	if s := e.retryAfter(); s != "" {
-		h.Set("Retry-After", s)
-	}
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(p) // a client that left needs no answer
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/openai"
 )
 
@@ -60,7 +59,7 @@ type copier struct {
 // deliver passes the answer on. From here on the request stays with this endpoint.
 func (c *call) deliver(a *attempt) {
 	c.current, c.trouble = a, trouble{endpoint: a.lease.Endpoint.Name}
-	c.free()
+	c.req.Free()
 	now, ok := c.g.now(), a.resp.StatusCode < 300
 	a.mu.Lock()
 	if a.phase == held { // its idle limit begins here
@@ -68,12 +67,11 @@ func (c *call) deliver(a *attempt) {
 		a.lastByte.Store(int64(now))
 	}
 	a.mu.Unlock()
-	if ok && (a.sse || !c.want.Streamed) {
+	if ok && (a.sse || !c.req.Want.Streamed) {
 		a.lease.FirstByte(now) // the prefill is over and no longer counts as backlog; an error comes fast and says nothing of speed
 	}
 	if a.sse {
-		c.ended.TTFT = now - c.start
-		c.g.metrics.first.WithLabelValues(c.pool.Name(), c.path.Operation).Observe(c.ended.TTFT.Seconds())
+		c.req.FirstByte()
 	}
 	if c.waits(a) && !a.complete() {
 		c.breakEarly(a)
@@ -81,10 +79,10 @@ func (c *call) deliver(a *attempt) {
 	}
 	a.tell()
 	c.answerHeader(a)
-	c.status, c.served = a.resp.StatusCode, a.lease.Endpoint.Name
+	c.req.Ended.Status, c.req.Ended.Endpoint = a.resp.StatusCode, a.lease.Endpoint.Name
 	c.w.WriteHeader(a.resp.StatusCode)
-	if ok {
-		c.store(a)
+	if ok && readable(a.resp.Header) {
+		c.req.Store((*a.buf)[:a.n], a.lease)
 	}
 	cp := c.copier(a)
 	err := cp.run()
@@ -118,7 +116,7 @@ func (a *attempt) tell() {
 // part of an object of JSON, and one that breaks can still become an error. White space at the start is an engine's sign
 // of life, which must not wait.
 func (c *call) waits(a *attempt) bool {
-	return !c.want.Streamed && !c.open && isJSON(a.resp.Header) && len(bytes.TrimLeft((*a.buf)[:a.n], " \t\r\n")) > 0
+	return !c.req.Want.Streamed && !c.req.Open && isJSON(a.resp.Header) && len(bytes.TrimLeft((*a.buf)[:a.n], " \t\r\n")) > 0
 }
 
 func isJSON(h http.Header) bool { return strings.HasPrefix(h.Get("Content-Type"), "application/json") }
@@ -248,7 +246,7 @@ func (c *call) conclude(p *copier, err error) {
 	o := why.outcome()
 	if why == causeNone {
 		c.trailers(a)
-		o.Ending, c.ended.Whole = statusEnding(a.resp.StatusCode), true
+		o.Ending, c.req.Ended.Whole = statusEnding(a.resp.StatusCode), true
 	} else {
 		c.breakOff(p, why)
 	}
@@ -257,7 +255,7 @@ func (c *call) conclude(p *copier, err error) {
 	}
 	if p.usage != nil {
 		_ = p.usage.Close()
-		c.bookUsage(p.usage, &o, a.lease.Cached)
+		c.req.BookUsage(p.usage, &o, a.lease.Cached)
 		c.g.readers.Put(p.usage)
 	}
 	a.end(o)
@@ -271,7 +269,7 @@ func (c *call) breakOff(p *copier, why cause) {
 	if why == causeClient {
 		return
 	}
-	c.complain("answer broke off", c.trouble.said, c.status)
+	c.complain("answer broke off", c.trouble.said, c.req.Ended.Status)
 	if !p.a.sse || p.flush == nil || p.gone {
 		return
 	}
@@ -292,7 +290,7 @@ func (c *call) countBreak(why cause) {
 	c.countAbort(why)
 	c.trouble.said = why.words(c.trouble.said)
 	if why != causeClient {
-		c.g.metrics.broken.WithLabelValues(c.pool.Name(), string(why)).Inc()
+		c.req.Broke(string(why))
 	}
 }
 
@@ -305,18 +303,4 @@ func (c *call) breakError(why cause, what string) *openai.Error {
 		return why.error(c)
 	}
 	return openai.UpstreamFailed.Errorf("the endpoint broke %s off: %s", what, c.trouble.said)
-}
-
-// bookUsage counts the tokens that the engine reported, and beside those from its cache how many were expected to be.
-func (c *call) bookUsage(u *openai.UsageReader, o *fleet.Outcome, expected int) {
-	usage := u.Usage()
-	o.PromptTokens, o.OutputTokens = usage.PromptTokens, usage.OutputTokens
-	if !usage.Seen {
-		o.OutputTokens = u.Events()
-		c.ended.OutputTokens = o.OutputTokens
-		return
-	}
-	c.ended.PromptTokens, c.ended.CachedTokens, c.ended.OutputTokens = usage.PromptTokens, usage.CachedTokens, usage.OutputTokens
-	c.ended.ExpectedTokens = expected
-	c.g.metrics.tokens.add(c.pool.Name(), c.label, usage, expected)
 }

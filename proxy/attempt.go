@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
 )
 
@@ -86,7 +87,7 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	a.ctx, a.cancel = context.WithCancel(c.r.Context())
 	a.lastByte.Store(int64(a.sent))
 	c.current = a
-	c.want.Tried = append(c.want.Tried, lease.Endpoint.Name)
+	c.req.Want.Tried = append(c.req.Want.Tried, lease.Endpoint.Name)
 	c.g.late.add(a)
 	out := c.engineRequest(a)
 	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(out)
@@ -100,7 +101,7 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 		return a
 	}
 	var ok bool
-	if a.options, ok = options(resp.Header["Connection"]); !ok {
+	if a.options, ok = front.ConnectionOptions(resp.Header["Connection"]); !ok {
 		a.fail(errors.New("the endpoint's Connection header names too many options"))
 		return a
 	}
@@ -137,20 +138,20 @@ func (c *call) engineRequest(a *attempt) *http.Request {
 	out.RequestURI, out.Close, out.TransferEncoding = "", false, nil
 	out.Trailer = nil
 	out.Body, out.GetBody, out.ContentLength = nil, nil, 0
-	if c.body == nil || c.body.Len() == 0 {
+	if c.req.Body == nil || c.req.Body.Len() == 0 {
 		return out
 	}
-	out.ContentLength = c.body.Len()
+	out.ContentLength = c.req.Body.Len()
 	if len(c.r.Trailer) > 0 {
 		out.ContentLength = -1 // only a chunked body has trailers
 		out.Trailer = make(http.Header, len(c.r.Trailer))
 		for name, values := range c.r.Trailer {
-			if !hop(name) && (c.set.TrustHeaders || !reserved(name)) {
+			if !front.Hop(name) && (c.req.Options().TrustHeaders || !front.Reserved(name)) {
 				out.Trailer[name] = values
 			}
 		}
 	}
-	reader := bodies(c.body, out)
+	reader := bodies(c.req.Body, out)
 	out.Body = reader()
 	out.GetBody = func() (io.ReadCloser, error) { return reader(), nil }
 	return out
@@ -255,7 +256,7 @@ func (c *call) run(lease *fleet.Lease) {
 			return
 		}
 		if lease = next; lease != nil {
-			c.g.metrics.moves.WithLabelValues(c.pool.Name(), string(k)).Inc()
+			c.req.Moved(string(k))
 		}
 	}
 	if held != nil {
@@ -279,7 +280,7 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 		c.countAbort(why)
 		a.end(why.outcome())
 		if why == causeBroken {
-			c.want.Suspect = true
+			c.req.Want.Suspect = true
 			c.breaks++
 		}
 		switch {
@@ -287,7 +288,7 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 			next.Done(c.g.now(), fleet.Outcome{Ending: fleet.Moved})
 			next = nil
 		case !why.final() && next == nil && !a.final && c.breaks < maxBreaks:
-			next = c.pick()
+			next = c.req.Pick(c.current != nil)
 		}
 		return why, next
 	}
@@ -296,8 +297,8 @@ func (c *call) settle(a *attempt) (k cause, next *fleet.Lease) {
 
 // moveOn sends a request elsewhere whose answer has a status that says to, if there is anywhere else: settle's results.
 func (c *call) moveOn(a *attempt) (k cause, next *fleet.Lease) {
-	if a.resp.StatusCode == http.StatusNotFound && c.want.Adapter != "" {
-		c.pool.Disown(a.lease.Endpoint.Name, c.want.Adapter)
+	if a.resp.StatusCode == http.StatusNotFound && c.req.Want.Adapter != "" {
+		c.req.Pool.Disown(a.lease.Endpoint.Name, c.req.Want.Adapter)
 	}
 	if a.final || !c.elsewhere(a.resp.StatusCode) {
 		return causeNone, nil
@@ -307,9 +308,9 @@ func (c *call) moveOn(a *attempt) (k cause, next *fleet.Lease) {
 		ending = fleet.Moved
 	}
 	if ending == fleet.Failed {
-		c.want.Suspect = true
+		c.req.Want.Suspect = true
 	}
-	if next = c.pick(); next == nil {
+	if next = c.req.Pick(c.current != nil); next == nil {
 		return causeNone, nil
 	}
 	a.lease.Done(c.g.now(), fleet.Outcome{Ending: ending})
@@ -340,14 +341,14 @@ func (c *call) elsewhere(status int) bool {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true
 	case http.StatusNotFound:
-		return c.path.Stateful || c.lost || c.want.Adapter != ""
+		return c.req.Path.Stateful || c.req.Lost || c.req.Want.Adapter != ""
 	}
 	return false
 }
 
 func (c *call) countAbort(k cause) {
 	if k == causeClient {
-		c.g.metrics.aborts.WithLabelValues(c.pool.Name(), c.path.Operation).Inc()
+		c.req.Aborted()
 	}
 }
 
@@ -357,18 +358,18 @@ func (k cause) error(c *call) *openai.Error {
 	case causeClient:
 		return openai.ClientGone.Errorf("the client left before the answer began")
 	case causeFirst:
-		return openai.TimedOut.Errorf("no endpoint of pool %q sent a first byte within %v", c.pool.Name(), c.set.FirstByteTimeout)
+		return openai.TimedOut.Errorf("no endpoint of pool %q sent a first byte within %v", c.req.Pool.Name(), c.set.FirstByteTimeout)
 	case causeRoute:
-		return openai.TimedOut.Errorf("the request took longer than the %v that pool %q allows", c.set.RouteTimeouts[c.pool.Name()], c.pool.Name())
+		return openai.TimedOut.Errorf("the request took longer than the %v that pool %q allows", c.req.Options().RouteTimeouts[c.req.Pool.Name()], c.req.Pool.Name())
 	case causeCut:
 		e := openai.ShuttingDown.Errorf("the gateway is stopping; try again at another, or once it is back")
-		e.RetryAfter = pickRetryAfter
+		e.RetryAfter = front.RetryAfter
 		return e
 	}
 	last := "the last"
-	if !c.set.HideEndpoint {
+	if !c.req.Options().HideEndpoint {
 		last += ", " + c.trouble.endpoint + ","
 	}
 	return openai.UpstreamFailed.Errorf("no endpoint of pool %q could take the request (%d tried); %s failed before its first byte: %s",
-		c.pool.Name(), len(c.want.Tried), last, c.trouble.said)
+		c.req.Pool.Name(), len(c.req.Want.Tried), last, c.trouble.said)
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // BenchmarkProxy measures the gateway as a process: engines and gateway run in processes of their own, which are this
@@ -127,7 +128,7 @@ func benchGateway(addresses []string) http.Handler {
 		pool.Observe(0, 0, e.Name, r, nil)
 	}
 	start := time.Now()
-	return New(f, Options{SelectModel: true}, prometheus.NewRegistry(), func() time.Duration { return time.Since(start) }, slog.New(slog.DiscardHandler))
+	return New(f, Options{Options: front.Options{SelectModel: true}}, prometheus.NewRegistry(), func() time.Duration { return time.Since(start) }, slog.New(slog.DiscardHandler))
 }
 
 // reverseProxy is the yardstick: the standard library's, with pooled body and copy buffers, large connection buffers

@@ -10,18 +10,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // ends collects what Options.Ended is told.
 type ends struct {
 	mu  sync.Mutex
-	all []Ended
+	all []front.Ended
 	one chan struct{}
 }
 
 func newEnds() *ends { return &ends{one: make(chan struct{}, 100)} }
 
-func (e *ends) add(x Ended) {
+func (e *ends) add(x front.Ended) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.all = append(e.all, x)
@@ -29,7 +31,7 @@ func (e *ends) add(x Ended) {
 }
 
 // only waits for the end of a request and returns it; there must be no other.
-func (e *ends) only(t *testing.T) Ended {
+func (e *ends) only(t *testing.T) front.Ended {
 	t.Helper()
 	<-e.one
 	e.mu.Lock()
@@ -47,37 +49,37 @@ func TestEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		engine http.HandlerFunc
 		body   string
-		want   Ended // without ID, Endpoint and times
+		want   front.Ended // without ID, Endpoint and times
 		served bool
 		ttft   bool
 	}{
 		"stream with usage": {events(delta, usage, "data: [DONE]\n\n"), streamBody,
-			Ended{Pool: "pool", Model: "m", Status: 200, Whole: true, PromptTokens: 40, CachedTokens: 32, OutputTokens: 3}, true, true},
+			front.Ended{Pool: "pool", Model: "m", Status: 200, Whole: true, PromptTokens: 40, CachedTokens: 32, OutputTokens: 3}, true, true},
 		"stream without usage": {events(delta, delta, "data: [DONE]\n\n"), streamBody,
-			Ended{Pool: "pool", Model: "m", Status: 200, Whole: true, OutputTokens: 2}, true, true},
+			front.Ended{Pool: "pool", Model: "m", Status: 200, Whole: true, OutputTokens: 2}, true, true},
 		"stream that breaks": {func(w http.ResponseWriter, r *http.Request) {
 			events(delta)(w, r)
 			panic(http.ErrAbortHandler)
-		}, streamBody, Ended{Pool: "pool", Model: "m", Status: 200, OutputTokens: 1}, true, true},
+		}, streamBody, front.Ended{Pool: "pool", Model: "m", Status: 200, OutputTokens: 1}, true, true},
 		"whole answer": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"usage":{"prompt_tokens":5,"completion_tokens":2}}`)
-		}, plainBody, Ended{Pool: "pool", Model: "m", Status: 200, Whole: true, PromptTokens: 5, OutputTokens: 2}, true, false},
+		}, plainBody, front.Ended{Pool: "pool", Model: "m", Status: 200, Whole: true, PromptTokens: 5, OutputTokens: 2}, true, false},
 		"engine's refusal": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }, plainBody,
-			Ended{Pool: "pool", Model: "m", Status: 400, Whole: true}, true, false},
+			front.Ended{Pool: "pool", Model: "m", Status: 400, Whole: true}, true, false},
 		"engine that fails": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, plainBody,
-			Ended{Pool: "pool", Model: "m", Status: 502}, false, false},
-		"unknown model": {says("a"), `{"model":"x","messages":[]}`, Ended{Model: "x", Status: 404}, false, false},
-		"no JSON":       {says("a"), `{`, Ended{Status: 400}, false, false},
+			front.Ended{Pool: "pool", Model: "m", Status: 502}, false, false},
+		"unknown model": {says("a"), `{"model":"x","messages":[]}`, front.Ended{Model: "x", Status: 404}, false, false},
+		"no JSON":       {says("a"), `{`, front.Ended{Status: 400}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newEnds()
-			r := newRig(t, Options{Ended: e.add}, c.engine)
+			r := newRig(t, Options{Options: front.Options{Ended: e.add}}, c.engine)
 			req := r.request(http.MethodPost, chatPath, c.body)
 			req.Header.Set("X-Request-Id", "it")
 			_ = r.do(req)
 			got := e.only(t)
-			if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(Ended{}, "ID", "Endpoint", "TTFT", "Duration")); diff != "" {
+			if diff := cmp.Diff(c.want, got, cmpopts.IgnoreFields(front.Ended{}, "ID", "Endpoint", "TTFT", "Duration")); diff != "" {
 				t.Errorf("(-want +got)\n%s", diff)
 			}
 			if got.ID != "it" || (got.Endpoint == r.engines[0]) != c.served || (got.TTFT > 0) != c.ttft || got.Duration < got.TTFT || got.Duration <= 0 {
@@ -90,7 +92,7 @@ func TestEnded(t *testing.T) {
 // TestEndedMoved: a request that moved has ended once, where it was answered.
 func TestEndedMoved(t *testing.T) {
 	e := newEnds()
-	r := newRig(t, Options{Ended: e.add}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, says("b"))
+	r := newRig(t, Options{Options: front.Options{Ended: e.add}}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, says("b"))
 	r.post(plainBody).want(t, 200, `{"from":"b"}`)
 	if got := e.only(t); got.Endpoint != r.engines[1] || !got.Whole {
 		t.Errorf("got %+v, want it whole from %s", got, r.engines[1])
@@ -101,7 +103,7 @@ func TestEndedMoved(t *testing.T) {
 func TestEndedClientGone(t *testing.T) {
 	e := newEnds()
 	arrived := make(chan struct{})
-	r := newRig(t, Options{Ended: e.add}, func(_ http.ResponseWriter, r *http.Request) {
+	r := newRig(t, Options{Options: front.Options{Ended: e.add}}, func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		close(arrived)
 		<-r.Context().Done()
@@ -120,7 +122,7 @@ func TestEndedClientGone(t *testing.T) {
 // TestEndedHealth: the gateway's own paths are no requests.
 func TestEndedHealth(t *testing.T) {
 	e := newEnds()
-	r := newRig(t, Options{Ended: e.add}, says("a"))
+	r := newRig(t, Options{Options: front.Options{Ended: e.add}}, says("a"))
 	_ = r.do(r.request(http.MethodGet, "/healthz", ""))
 	_ = r.do(r.request(http.MethodGet, "/readyz", ""))
 	r.post(plainBody).want(t, 200, `{"from":"a"}`)

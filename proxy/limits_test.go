@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/route"
 )
 
@@ -134,7 +135,7 @@ func inWorld(t *testing.T, o Options, engines []http.HandlerFunc, test func(w *w
 		if n := w.pool.InFlight(); n != 0 {
 			t.Errorf("got %d requests in flight at the end, want 0", n)
 		}
-		if n := w.g.settings.Load().budget.Used(); n != 0 {
+		if n := w.bodyBytes(); n != 0 {
 			t.Errorf("got %d bytes of bodies held at the end, want 0", n)
 		}
 	})
@@ -335,7 +336,7 @@ func TestHeldAnswerOutlivesItsIdleLimit(t *testing.T) {
 		wantTook(t, took, 5*time.Minute+31*time.Second)
 	})
 	// The request's own limit and the gateway's end hold all the while.
-	o := Options{IdleTimeout: 30 * time.Second, RouteTimeouts: map[string]time.Duration{"pool": 2 * time.Minute}}
+	o := Options{Options: front.Options{RouteTimeouts: map[string]time.Duration{"pool": 2 * time.Minute}}, IdleTimeout: 30 * time.Second}
 	inWorld(t, o, []http.HandlerFunc{after(time.Second, full), silent}, func(w *world) {
 		a, took := w.timed(plainBody)
 		a.wantError(t, 504, "timeout")
@@ -351,7 +352,7 @@ func TestHeldAnswerOutlivesItsIdleLimit(t *testing.T) {
 
 // R03, R04: a pool's own limit bounds the whole request.
 func TestRouteTimeout(t *testing.T) {
-	o := Options{RouteTimeouts: map[string]time.Duration{"pool": 3 * time.Second}}
+	o := Options{Options: front.Options{RouteTimeouts: map[string]time.Duration{"pool": 3 * time.Second}}}
 	inWorld(t, o, []http.HandlerFunc{silent}, func(w *world) {
 		a, took := w.timed(plainBody)
 		a.wantError(t, 504, "timeout")
@@ -404,7 +405,7 @@ func TestCut(t *testing.T) {
 func TestSlowBody(t *testing.T) {
 	f := func(head string, took time.Duration, status int, text string) {
 		t.Helper()
-		inWorld(t, Options{IdleTimeout: 30 * time.Second, MaxBodyBytes: 1 << 30, OpenPaths: []string{"/open"}}, []http.HandlerFunc{says("a")}, func(w *world) {
+		inWorld(t, Options{Options: front.Options{MaxBodyBytes: 1 << 30, OpenPaths: []string{"/open"}}, IdleTimeout: 30 * time.Second}, []http.HandlerFunc{says("a")}, func(w *world) {
 			c, err := w.net.dial(w.t.Context(), "", "front:80")
 			if err != nil {
 				t.Fatal(err)
@@ -412,7 +413,7 @@ func TestSlowBody(t *testing.T) {
 			began := time.Now()
 			go func() { _, _ = io.WriteString(c, head+"\r\n\r\n{\"model\"") }()
 			synctest.Wait()
-			if n := w.g.settings.Load().budget.Used(); n > 1<<20 {
+			if n := w.bodyBytes(); n > 1<<20 {
 				t.Errorf("%s: got %d bytes held for 8 that came, want at most 1 MiB", head, n)
 			}
 			in := bufio.NewReader(c)

@@ -4,12 +4,6 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
-	"strings"
-	"time"
-
-	"github.com/sluice-gateway/sluice/fleet"
-	"github.com/sluice-gateway/sluice/openai"
-	"github.com/sluice-gateway/sluice/route"
 )
 
 // Paths of the gateway's own.
@@ -28,11 +22,18 @@ func (g *Gateway) local(c *call) bool {
 		c.ready()
 		return true
 	}
-	if c.admit() {
-		if c.path.Operation != "models" {
-			return false
-		}
-		c.models()
+	e := c.req.Admit()
+	if e == nil && c.req.Path.Operation != "models" {
+		return false
+	}
+	var list []byte
+	if e == nil {
+		list, e = c.req.Models()
+	}
+	if e != nil {
+		c.fail(e)
+	} else {
+		c.reply(http.StatusOK, "application/json", list)
 	}
 	c.finish()
 	return true
@@ -42,7 +43,7 @@ func (c *call) reply(status int, contentType string, body []byte) {
 	h := c.w.Header()
 	h.Set("Content-Type", contentType)
 	h.Set("Content-Length", strconv.Itoa(len(body)))
-	c.status = status
+	c.req.Ended.Status = status
 	c.leaveUnread()
 	c.w.WriteHeader(status)
 	if c.r.Method != http.MethodHead {
@@ -78,55 +79,4 @@ func (c *call) ready() {
 	}
 	data, _ := json.Marshal(body) // strings and truth values always marshal
 	c.reply(status, "application/json", append(data, '\n'))
-}
-
-// models answers /v1/models with the union over the pools that have a ready endpoint, and /v1/models/{id} with one of
-// it.
-func (c *call) models() {
-	var lists [][]openai.Model
-	for _, p := range c.g.fleet.Pools() {
-		if p.Ready() {
-			lists = append(lists, listed(p))
-		}
-	}
-	id := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(c.r.URL.Path, "/"), "/v1/models"), "/")
-	if id == "" {
-		c.reply(http.StatusOK, "application/json", openai.MergeModels(lists...))
-		return
-	}
-	id = strings.TrimPrefix(id, "/")
-	for _, list := range lists {
-		for _, m := range list {
-			if m.ID == id {
-				c.reply(http.StatusOK, "application/json", m.JSON())
-				return
-			}
-		}
-	}
-	c.fail(openai.ModelNotFound.Errorf("no pool lists %.100q; GET /v1/models lists what is served", id))
-}
-
-// listed is what a pool's engines list. Names that only the configuration knows are added, because requests for them
-// are served: an engine that was started under a path lists that path.
-func listed(p *fleet.Pool) []openai.Model {
-	var list []openai.Model
-	have := make(map[string]bool)
-	for _, m := range p.Models() {
-		have[m.ID] = true
-		list = append(list, openai.Model{ID: m.ID, Parent: m.Parent, Raw: m.Raw})
-	}
-	if name := p.Config().Model; name != "" && !have[name] {
-		list = append(list, openai.Model{ID: name})
-	}
-	return list
-}
-
-// record puts a decision into the form that replay reads; lease is nil where none was made.
-func (c *call) record(choice fleet.Choice, lease *fleet.Lease) *route.Record {
-	r := c.pool.Config().Profile.Record(choice.View, choice.Decision)
-	r.ID, r.Time, r.Pool = c.id, time.Now().UTC().Format(time.RFC3339Nano), c.pool.Name()
-	if lease != nil {
-		r.Cached, r.CachedExact = lease.Cached, lease.CachedExact
-	}
-	return &r
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/route"
 )
 
@@ -126,7 +127,7 @@ func TestStoredResponses(t *testing.T) {
 	r = twoPools(t, Options{}, "")
 	get(http.MethodGet, "/v1/responses/resp_x").wantError(t, 400, "invalid_request") // which pool?
 	req := r.request(http.MethodGet, "/v1/responses/resp_x", "")
-	req.Header.Set(headerModel, "b")
+	req.Header.Set(front.HeaderModel, "b")
 	r.do(req).want(t, 200, `{"from":"b"}`)
 }
 
@@ -145,7 +146,7 @@ func TestStoredResponsesOfTwoPools(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodDelete} {
 		r.do(r.request(method, "/v1/responses/resp_1", "")).want(t, 200, `{"id":"resp_1","method":"`+method+`"}`)
 		req := r.request(method, "/v1/responses/resp_1", "")
-		req.Header.Set(headerModel, "a") // the response knows better where it is
+		req.Header.Set(front.HeaderModel, "a") // the response knows better where it is
 		r.do(req).want(t, 200, `{"id":"resp_1","method":"`+method+`"}`)
 	}
 	r.do(r.request(http.MethodPost, "/v1/responses/resp_1/cancel", "")).want(t, 200, `{"id":"resp_1","method":"POST"}`)
@@ -153,17 +154,6 @@ func TestStoredResponsesOfTwoPools(t *testing.T) {
 	r.do(r.request(http.MethodPost, "/v1/responses", `{"model":"a","previous_response_id":"resp_1"}`)).want(t, 200, `{"from":"a"}`)
 	r.f.Apply([]fleet.PoolConfig{r.f.Pools()[0].Config(), {Name: "c", Model: "c"}}, "")
 	r.do(r.request(http.MethodGet, "/v1/responses/resp_1", "")).wantError(t, 400, "invalid_request") // its pool is gone
-}
-
-func FuzzResponseID(f *testing.F) {
-	f.Add([]byte(`{"id":"resp_1","object":"response"}`))
-	f.Add([]byte("event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\": \"resp_ab\"}}\n\n"))
-	f.Add([]byte(`{"output":[{"id":"msg_1"}],"id":"resp_2`))
-	f.Fuzz(func(t *testing.T, p []byte) {
-		if id := responseID(p); id != "" && !strings.Contains(string(p), `"`+id+`"`) {
-			t.Errorf("got %q, which %q does not hold", id, p)
-		}
-	})
 }
 
 // Engines are spoken to as they are configured: HTTP/2 without TLS, and TLS for the name they are configured under.
@@ -202,7 +192,7 @@ func TestWaysToEndpoints(t *testing.T) {
 	}
 	// A certificate for another name is refused, and the request doesn't leave.
 	r.applyEndpoints([]fleet.Endpoint{{Name: r.engines[0], Host: "other.example:8443", TLS: &tls.Config{RootCAs: roots}}})
-	r.g.Apply(Options{SelectModel: true})
+	r.g.Apply(Options{Options: front.Options{SelectModel: true}})
 	r.post(plainBody).wantError(t, 502, "upstream_error")
 	if n := len(r.g.transports.by); n != 1 {
 		t.Errorf("got %d transports kept, want those of the present settings only", n)
@@ -293,7 +283,7 @@ func TestGaugesAndLabels(t *testing.T) {
 // O06: series of endpoints and pools that have left are gone.
 func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 	r := twoPools(t, Options{}, "")
-	r.g.metrics.prune(r.f)
+	r.g.Apply(Options{Options: front.Options{SelectModel: true}})
 	for _, m := range []string{"a", "b"} {
 		r.do(r.request(http.MethodPost, chatPath, `{"model":"`+m+`"}`)).want(t, 200, `{"from":"`+m+`"}`)
 	}
@@ -304,7 +294,7 @@ func TestSeriesLeaveWithTheirEndpoint(t *testing.T) {
 		}
 	}
 	r.f.Apply([]fleet.PoolConfig{{Name: "a", Model: "a"}}, "")
-	r.g.Apply(Options{SelectModel: true})
+	r.g.Apply(Options{Options: front.Options{SelectModel: true}})
 	r.front.Close()
 	for key := range r.gather() {
 		if strings.Contains(key, `pool="b"`) {
@@ -327,7 +317,7 @@ func TestPoolLeavesWithRequestsInFlight(t *testing.T) {
 	const gauge = `sluice_in_flight{pool="pool"}`
 	apply := func(configs ...fleet.PoolConfig) {
 		r.f.Apply(configs, "")
-		r.g.Apply(Options{SelectModel: true})
+		r.g.Apply(Options{Options: front.Options{SelectModel: true}})
 	}
 	want := func(step string, inFlight float64, there bool) {
 		t.Helper()
@@ -403,7 +393,7 @@ func TestSeriesLeaveWithTheirAdapter(t *testing.T) {
 func TestRecords(t *testing.T) {
 	var records []*route.Record
 	odd := false
-	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func(string) bool { odd = !odd; return !odd }}, says("a"), says("b"))
+	r := newRig(t, Options{Options: front.Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func(string) bool { odd = !odd; return !odd }}}, says("a"), says("b"))
 	for i := range 4 {
 		req := r.request(http.MethodPost, chatPath, plainBody)
 		req.Header.Set("X-Request-Id", fmt.Sprint("id-", i))
@@ -425,7 +415,7 @@ func TestRecords(t *testing.T) {
 // O13: that no endpoint may serve is recorded with the reason.
 func TestRefusalIsRecorded(t *testing.T) {
 	var records []*route.Record
-	r := newRig(t, Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func(string) bool { return true }}, says("a"))
+	r := newRig(t, Options{Options: front.Options{Record: func(r *route.Record) { records = append(records, r) }, Sample: func(string) bool { return true }}}, says("a"))
 	r.pool.ObserveFailure(r.engines[0], fleet.Unreachable, "connection refused")
 	a := r.post(plainBody)
 	r.front.Close()
@@ -465,7 +455,7 @@ func TestNoGoroutineIsLeft(t *testing.T) {
 		f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Endpoints: []fleet.Endpoint{{Name: engine.Listener.Addr().String()}}}}, "")
 		f.Pools()[0].ObserveFailure(engine.Listener.Addr().String(), fleet.NoMetrics, "none")
 		r := &rig{t: t, f: f, reg: prometheus.NewRegistry()}
-		r.g = New(f, Options{SelectModel: true}, r.reg, clock(), discard())
+		r.g = New(f, Options{Options: front.Options{SelectModel: true}}, r.reg, clock(), discard())
 		r.front = httptest.NewServer(r.g)
 		for range 20 {
 			r.post(streamBody).want(t, 200, eventA+doneE)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
 	"github.com/sluice-gateway/sluice/prefix"
 )
@@ -23,10 +24,10 @@ func (r *rig) follow() {
 func TestWaitingPromptsLeaveRoom(t *testing.T) {
 	const budget = 256 << 10
 	waiting := 0
-	r := newRig(t, Options{BodyBudget: budget, Prompt: func(p Prompt) {
+	r := newRig(t, Options{Options: front.Options{BodyBudget: budget, Prompt: func(p front.Prompt) {
 		waiting++
 		t.Cleanup(func() { p.Body.Close() })
-	}}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
+	}}}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
 	r.follow()
 	for i := range 40 {
 		a := r.post(fmt.Sprintf(`{"model":"m","prompt":"%d %s"}`, i, strings.Repeat("words and ", 1500)))
@@ -34,7 +35,7 @@ func TestWaitingPromptsLeaveRoom(t *testing.T) {
 			t.Fatalf("request %d: got %d %s, want no more memory taken than leaves room for it", i, a.status, a.body)
 		}
 	}
-	if used := r.g.settings.Load().budget.Used(); waiting == 0 || used < budget/4 || used > 3*budget/4 {
+	if used := r.bodyBytes(); waiting == 0 || used < budget/4 || used > 3*budget/4 {
 		t.Errorf("got %d prompts waiting with %d bytes, want about half of %d", waiting, used, budget)
 	}
 }
@@ -42,11 +43,11 @@ func TestWaitingPromptsLeaveRoom(t *testing.T) {
 // A prompt's tokens are wanted where an endpoint's KV events are followed, once, and only where the text says it all.
 // Whoever gets the prompt holds its body, and holds up nothing else.
 func TestPromptsWhoseTokensAreWanted(t *testing.T) {
-	var got []Prompt
-	r := newRig(t, Options{Prompt: func(p Prompt) {
+	var got []front.Prompt
+	r := newRig(t, Options{Options: front.Options{Prompt: func(p front.Prompt) {
 		got = append(got, p)
 		t.Cleanup(func() { p.Body.Close() })
-	}}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
+	}}}, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
 	text := strings.Repeat("some words ", 100)
 	plain := `{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`
 	if r.post(plain); len(got) != 0 {
@@ -69,7 +70,7 @@ func TestPromptsWhoseTokensAreWanted(t *testing.T) {
 	if err != nil || string(body) != plain || p.Pool != "pool" || p.Endpoint != r.engines[0] || len(p.Blocks) == 0 {
 		t.Errorf("got %q, %v of %s at %s, want the body", body, err, p.Pool, p.Endpoint)
 	}
-	if used := r.g.settings.Load().budget.Used(); used == 0 {
+	if used := r.bodyBytes(); used == 0 {
 		t.Error("got no memory counted, want the body's until it is closed")
 	}
 	if err := p.Body.Close(); err != nil {
@@ -88,12 +89,12 @@ func TestPromptsWhoseTokensAreWanted(t *testing.T) {
 // A prompt that parts from a known one inside a prefix block is expected to be cached up to there. The engine of this test has a token for each
 // byte of the prompt as it is hashed.
 func TestCachedUpToWherePromptsPart(t *testing.T) {
-	var got []Prompt
-	ended := make(chan Ended, 4)
-	r := newRig(t, Options{Prompt: func(p Prompt) {
+	var got []front.Prompt
+	ended := make(chan front.Ended, 4)
+	r := newRig(t, Options{Options: front.Options{Prompt: func(p front.Prompt) {
 		got = append(got, p)
 		t.Cleanup(func() { p.Body.Close() })
-	}, Ended: func(e Ended) { ended <- e }}, func(w http.ResponseWriter, _ *http.Request) {
+	}, Ended: func(e front.Ended) { ended <- e }}}, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprint(w, `{"usage":{"prompt_tokens":1000,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":1}}}`)
 	})

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // D01: ranks that share a port are endpoints, and a header steers to the one that was picked, whatever the client says.
@@ -16,7 +17,7 @@ import (
 func TestRankHeader(t *testing.T) {
 	for _, engine := range []string{"vllm", "sglang", ""} {
 		r := newRig(t, Options{}, func(w http.ResponseWriter, q *http.Request) {
-			fmt.Fprintf(w, `{"rank":%q}`, q.Header[headerRank])
+			fmt.Fprintf(w, `{"rank":%q}`, q.Header[front.HeaderRank])
 		})
 		ask := func(rank string) answer {
 			q := r.request(http.MethodPost, chatPath, `{"model":"m"}`)
@@ -32,7 +33,7 @@ func TestRankHeader(t *testing.T) {
 		var got []string
 		for range 3 {
 			a := ask("9")
-			served := a.header.Get(headerServed)
+			served := a.header.Get(front.HeaderServed)
 			got = append(got, fmt.Sprintf("%s %s", strings.TrimPrefix(served, address), a.body))
 		}
 		want := []string{`@4 {"rank":["0"]}`, `@5 {"rank":["1"]}`, `@6 {"rank":["2"]}`}

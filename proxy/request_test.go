@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
 	"github.com/sluice-gateway/sluice/route"
 )
@@ -114,14 +115,14 @@ func TestFormsAndEncodedBodies(t *testing.T) {
 // B34, B06: limits are the configured ones, and say so.
 func TestBodyLimits(t *testing.T) {
 	var got seen
-	r := newRig(t, Options{MaxBodyBytes: 8 << 20, BodyBudget: 3 << 20}, watcher(&got))
+	r := newRig(t, Options{Options: front.Options{MaxBodyBytes: 8 << 20, BodyBudget: 3 << 20}}, watcher(&got))
 	six := `{"model":"m","prompt":"` + strings.Repeat("x", 6<<20) + `"}`
 	a := r.post(six)
 	a.wantError(t, 429, "overloaded") // the budget is smaller than the body
 	if a.header.Get("Retry-After") == "" {
 		t.Errorf("got headers %v, want a Retry-After", a.header)
 	}
-	r.g.Apply(Options{SelectModel: true, MaxBodyBytes: 8 << 20})
+	r.g.Apply(Options{Options: front.Options{SelectModel: true, MaxBodyBytes: 8 << 20}})
 	r.post(six).want(t, 200, "{}")
 	nine := `{"model":"m","prompt":"` + strings.Repeat("x", 9<<20) + `"}`
 	a = r.post(nine)
@@ -139,7 +140,7 @@ func TestBodyLimits(t *testing.T) {
 // A client that waits to be told to send its body is told so only when the request is good so far.
 func TestExpectContinue(t *testing.T) {
 	var got seen
-	r := newRig(t, Options{MaxBodyBytes: 1000}, watcher(&got))
+	r := newRig(t, Options{Options: front.Options{MaxBodyBytes: 1000}}, watcher(&got))
 	ask := func(method, path string, length int) (string, *bufio.Reader, io.Writer) {
 		c := r.dial()
 		_, _ = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", method, path, length)
@@ -199,7 +200,7 @@ func TestRequestHeaders(t *testing.T) {
 	for _, k := range gone {
 		want.Del(k)
 	}
-	want.Set(headerModel, "m")
+	want.Set(front.HeaderModel, "m")
 	a := r.do(req)
 	a.want(t, 200, "{}")
 	if diff := cmp.Diff(want, second.header); diff != "" {
@@ -216,21 +217,21 @@ func TestRequestHeaders(t *testing.T) {
 // A trusted client's routing headers arrive; they still can't choose an address.
 func TestTrustedHeaders(t *testing.T) {
 	var got seen
-	r := newRig(t, Options{TrustHeaders: true}, watcher(&got))
+	r := newRig(t, Options{Options: front.Options{TrustHeaders: true}}, watcher(&got))
 	req := r.request(http.MethodPost, chatPath, plainBody)
 	req.Header.Set("X-Gateway-Inference-Objective", "critical")
 	req.Header.Set("X-Gateway-Destination-Endpoint", "10.0.0.1:1")
 	a := r.do(req)
 	a.want(t, 200, "{}")
-	if got.header.Get("X-Gateway-Inference-Objective") != "critical" || a.header.Get(headerServed) != r.engines[0] {
-		t.Errorf("got %v served by %s, want the objective at %s", got.header, a.header.Get(headerServed), r.engines[0])
+	if got.header.Get("X-Gateway-Inference-Objective") != "critical" || a.header.Get(front.HeaderServed) != r.engines[0] {
+		t.Errorf("got %v served by %s, want the objective at %s", got.header, a.header.Get(front.HeaderServed), r.engines[0])
 	}
 }
 
 // The endpoint's own key and host replace the client's.
 func TestEndpointKeyAndHost(t *testing.T) {
 	var got seen
-	r := newRig(t, Options{HideEndpoint: true}, watcher(&got))
+	r := newRig(t, Options{Options: front.Options{HideEndpoint: true}}, watcher(&got))
 	r.applyEndpoints([]fleet.Endpoint{{Name: r.engines[0], Host: "engine.example:8000", APIKey: "secret"}})
 	req := r.request(http.MethodPost, chatPath, plainBody)
 	req.Header.Set("Authorization", "Bearer client")
@@ -239,7 +240,7 @@ func TestEndpointKeyAndHost(t *testing.T) {
 	if got.header.Get("Authorization") != "Bearer secret" || got.host != "engine.example:8000" {
 		t.Errorf("got %q at host %q, want the endpoint's key and host", got.header.Get("Authorization"), got.host)
 	}
-	if a.header.Get(headerServed) != "" || a.header.Get(headerReason) != "" {
+	if a.header.Get(front.HeaderServed) != "" || a.header.Get(front.HeaderReason) != "" {
 		t.Errorf("got headers %v, want the endpoint hidden", a.header)
 	}
 	if strings.Contains(r.log.String(), "secret") || strings.Contains(r.log.String(), "client") {
@@ -267,11 +268,11 @@ func TestAnswerHeaders(t *testing.T) {
 	if a.header.Get("X-Custom") != "1" || len(a.header.Values("Set-Cookie")) != 2 || a.header.Get("Keep-Alive") != "" {
 		t.Errorf("got headers %v, want the engine's without those of its connection", a.header)
 	}
-	if diff := cmp.Diff(r.engines[:1], a.header.Values(headerServed)); diff != "" {
+	if diff := cmp.Diff(r.engines[:1], a.header.Values(front.HeaderServed)); diff != "" {
 		t.Errorf("served (-want +got):\n%s", diff)
 	}
-	if id := a.header.Values("X-Request-Id"); len(id) != 1 || len(id[0]) < 20 || a.header.Get(headerReason) == "" {
-		t.Errorf("got id %q and reason %q, want a new id and some reason", id, a.header.Get(headerReason))
+	if id := a.header.Values("X-Request-Id"); len(id) != 1 || len(id[0]) < 20 || a.header.Get(front.HeaderReason) == "" {
+		t.Errorf("got id %q and reason %q, want a new id and some reason", id, a.header.Get(front.HeaderReason))
 	}
 }
 
@@ -328,7 +329,7 @@ func TestModelSelection(t *testing.T) {
 		t.Helper()
 		req := r.request(http.MethodPost, chatPath, body)
 		if header != "" {
-			req.Header.Set(headerModel, header)
+			req.Header.Set(front.HeaderModel, header)
 		}
 		return r.do(req)
 	}
@@ -357,7 +358,7 @@ func TestModelSelection(t *testing.T) {
 // X06, O03: what is not in the table of paths is closed, and says how it is opened; methods are those of the path.
 func TestPathsAndMethods(t *testing.T) {
 	var got seen
-	r := newRig(t, Options{OpenPaths: []string{"/version"}}, watcher(&got))
+	r := newRig(t, Options{Options: front.Options{OpenPaths: []string{"/version"}}}, watcher(&got))
 	for _, path := range []string{"/", "/metrics", "/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/v1", "/v1/chat/completions/x", "/v1/models/../x", "/%2e%2e/x", "/version/"} {
 		a := r.do(r.request(http.MethodPost, path, plainBody))
 		a.wantError(t, 404, "not_found")

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // R09, S21: whatever goes wrong before the first body byte moves the request to the next endpoint, and the client sees
@@ -70,7 +71,7 @@ func TestMovesBeforeTheFirstByte(t *testing.T) {
 			if got != big {
 				t.Errorf("got a body of %d bytes at the second endpoint, want the %d that were sent", len(got), len(big)) // B05, B09
 			}
-			if s := a.header.Get(headerServed); s != good {
+			if s := a.header.Get(front.HeaderServed); s != good {
 				t.Errorf("got %s as the endpoint that served, want %s", s, good) // E33
 			}
 			if n := r.gather()[fmt.Sprintf(`sluice_moves_total{pool="pool",reason=%q}`, c.reason)]; n != 1 {
@@ -210,7 +211,7 @@ func TestNothingIsLostAmongFailures(t *testing.T) {
 		go func() {
 			for i := range each {
 				body := fmt.Sprintf(`{"model":"m","stream":true,"user":"%d-%d"}`, k, i)
-				if a := r.post(body); a.err != nil || a.status != 200 || a.body != "data: "+body+"\n\n" || a.header.Get(headerServed) != good {
+				if a := r.post(body); a.err != nil || a.status != 200 || a.body != "data: "+body+"\n\n" || a.header.Get(front.HeaderServed) != good {
 					bad <- fmt.Sprintf("got %d %q and error %v, want the events of %s", a.status, a.body, a.err, body)
 				}
 			}

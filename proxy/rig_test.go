@@ -71,7 +71,7 @@ func newRigAt(t *testing.T, o Options, addresses ...string) *rig {
 		if !eventually(func() bool { return r.pool.InFlight() == 0 }) {
 			t.Errorf("got %d requests in flight at the end, want 0", r.pool.InFlight()) // E31, R14
 		}
-		if held := r.g.settings.Load().budget.Used; !eventually(func() bool { return held() == 0 }) {
+		if held := r.bodyBytes; !eventually(func() bool { return held() == 0 }) {
 			t.Errorf("got %d bytes of bodies held at the end, want 0", held())
 		}
 	})
@@ -261,6 +261,9 @@ func (r *rig) gather() map[string]float64 {
 	}
 	return out
 }
+
+// bodyBytes is how much memory is held for bodies.
+func (r *rig) bodyBytes() int { return int(r.gather()["sluice_request_body_bytes"]) }
 
 // dial opens a bare connection to the front door.
 func (r *rig) dial() net.Conn {

@@ -8,13 +8,17 @@ import (
 	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/route"
 )
 
+// maxSession is the longest session id that counts.
+const maxSession = 512
+
 // sessionRig is four engines that say who they are, of which sessions are worth a second.
-func sessionRig(t *testing.T, s SessionSource) *rig {
+func sessionRig(t *testing.T, s front.SessionSource) *rig {
 	t.Helper()
-	r := newRig(t, Options{Sessions: map[string]SessionSource{"pool": s}}, says("a"), says("b"), says("c"), says("d"))
+	r := newRig(t, Options{Options: front.Options{Sessions: map[string]front.SessionSource{"pool": s}}}, says("a"), says("b"), says("c"), says("d"))
 	r.f.Apply([]fleet.PoolConfig{{Name: "pool", Model: "m", Profile: route.Latency(), Endpoints: r.pool.Endpoints(),
 		Session: &fleet.SessionConfig{Cost: time.Second, TTL: time.Minute}}}, "")
 	return r
@@ -46,7 +50,7 @@ func (r *rig) stays(name, value string) int {
 }
 
 func TestSessionByHeader(t *testing.T) {
-	r := sessionRig(t, SessionSource{Header: "X-Session-Id"})
+	r := sessionRig(t, front.SessionSource{Header: "X-Session-Id"})
 	for _, id := range []string{"one", "two", "\xff\xfe", "; drop", strings.Repeat("x", maxSession)} {
 		if n := r.stays("X-Session-Id", id); n != 1 {
 			t.Errorf("session %.20q: %d engines, want 1", id, n)
@@ -79,16 +83,9 @@ func TestSessionByHeader(t *testing.T) {
 	}
 }
 
-// Replicas tell each other of sessions by hash.
-func TestSessionsHashAlikeEverywhere(t *testing.T) {
-	if got := hashSession("one"); got != 0x7692c3ad3540bb81 {
-		t.Errorf("got %#x, want the beginning of its SHA-256", got)
-	}
-}
-
 // A cookie is set where a request has none, or none that can be used; the header wins over it.
 func TestSessionByCookie(t *testing.T) {
-	r := sessionRig(t, SessionSource{Header: "X-Session-Id", Cookie: "sid"})
+	r := sessionRig(t, front.SessionSource{Header: "X-Session-Id", Cookie: "sid"})
 	from, cookies := r.ask("", "")
 	if len(cookies) != 1 || cookies[0].Name != "sid" || len(cookies[0].Value) < 20 || !cookies[0].HttpOnly || cookies[0].Path != "/" {
 		t.Fatalf("got cookies %v, want a sid that scripts can't read", cookies)

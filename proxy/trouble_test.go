@@ -11,9 +11,9 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // R09, F05: an error says what failed in words, and names the endpoint only where endpoints are shown.
@@ -38,7 +38,7 @@ func TestErrorsSayTheCause(t *testing.T) {
 		"its TLS certificate could not be verified":      {Name: secure.Listener.Addr().String(), TLS: new(tls.Config)},
 	} {
 		for _, hide := range []bool{false, true} {
-			r := newRigAt(t, Options{HideEndpoint: hide})
+			r := newRigAt(t, Options{Options: front.Options{HideEndpoint: hide}})
 			r.applyEndpoints([]fleet.Endpoint{e})
 			a := r.post(plainBody)
 			a.wantError(t, 502, "upstream_error")
@@ -48,7 +48,7 @@ func TestErrorsSayTheCause(t *testing.T) {
 			r.front.Close()
 			log := r.log.String()
 			for _, want := range []string{`level=INFO msg="request failed"`, "pool=pool", "endpoint=" + e.Name, fmt.Sprintf("cause=%q", said), "status=502",
-				"x-request-id=" + a.header.Get(headerRequestID)} {
+				"x-request-id=" + a.header.Get(front.HeaderRequestID)} {
 				if !strings.Contains(log, want) {
 					t.Errorf("%s: got log\n%s\nwant %s", said, log, want)
 				}
@@ -81,7 +81,7 @@ func TestBrokenAnswersAreLogged(t *testing.T) {
 	a := r.post(streamBody)
 	r.front.Close()
 	for _, want := range []string{`level=INFO msg="answer broke off"`, "pool=pool", "endpoint=" + r.engines[0], `cause="connection closed before the end of the answer"`,
-		"status=200", "x-request-id=" + a.header.Get(headerRequestID)} {
+		"status=200", "x-request-id=" + a.header.Get(front.HeaderRequestID)} {
 		if log := r.log.String(); !strings.Contains(log, want) {
 			t.Errorf("got log\n%s\nwant %s", log, want)
 		}
@@ -92,30 +92,6 @@ func TestBrokenAnswersAreLogged(t *testing.T) {
 	r.front.Close()
 	if log := r.log.String(); strings.Contains(log, "level=INFO") {
 		t.Errorf("got log\n%s\nwant no line above debug", log)
-	}
-}
-
-// O09: an outage is a few lines in a second, not one for each request.
-func TestThrottle(t *testing.T) {
-	var th throttle
-	refused, other := kind{"a", "connection refused"}, kind{"b", "connection refused"}
-	pass := func(now time.Duration, k kind, missed int, ok bool) {
-		t.Helper()
-		if m, o := th.pass(now, k); m != missed || o != ok {
-			t.Errorf("at %v: got %d missed and %v, want %d and %v", now, m, o, missed, ok)
-		}
-	}
-	for range linesPerSecond {
-		pass(0, refused, 0, true)
-	}
-	pass(0, refused, 0, false)
-	pass(time.Second-1, refused, 0, false)
-	pass(time.Second-1, other, 0, true)  // a pool of its own
-	pass(time.Second, refused, 2, true)  // a second later, with what was left out
-	pass(time.Second, refused, 0, true)  // told once
-	th.prune(map[string]bool{"b": true}) // pool a is gone
-	if len(th.said) != 1 {
-		t.Errorf("got %d kinds kept, want 1", len(th.said))
 	}
 }
 

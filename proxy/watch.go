@@ -127,7 +127,7 @@ func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 	}
 	set := a.c.set
 	l := limits{now: a.c.g.now(), wait: 24 * time.Hour}
-	if l.passed(a.c.start, set.RouteTimeouts[a.c.pool.Name()]) {
+	if l.passed(a.c.req.Start, a.c.req.Options().RouteTimeouts[a.c.req.Pool.Name()]) {
 		a.giveUpLocked(causeRoute)
 		return 0, false
 	}
@@ -152,7 +152,7 @@ func (a *attempt) check(wish cause) (wait time.Duration, on bool) {
 		wish = causeSlow
 	}
 	if wish != causeNone && !a.final {
-		if a.next = a.c.pick(); a.next != nil {
+		if a.next = a.c.req.Pick(true); a.next != nil {
 			a.giveUpLocked(wish)
 			return 0, false
 		}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-gateway/sluice/proxy"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/sim"
 )
 
@@ -82,7 +82,7 @@ func (b *board) end(p sim.Played, now time.Time) {
 }
 
 // asked takes what the gateway expected of a request that has ended.
-func (b *board) asked(e proxy.Ended) {
+func (b *board) asked(e front.Ended) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.expected += e.ExpectedTokens

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
-	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/sim"
 )
 
@@ -71,7 +71,7 @@ func TestBoard(t *testing.T) {
 	b.tokens(30, at(1.5))
 	b.tokens(10, at(2.5))
 	b.tokens(50, at(4.5)) // in the second that has only begun
-	b.asked(proxy.Ended{PromptTokens: 200, ExpectedTokens: 60})
+	b.asked(front.Ended{PromptTokens: 200, ExpectedTokens: 60})
 	got := b.summary(start, at(5), false)
 	want := summary{p50: .3, p95: math.Inf(1), p99: math.Inf(1), lately50: .3, lately95: math.Inf(1), expected: .3, tokensPerSecond: 18, hits: .25, done: 1, running: 2, waiting: 1, failed: 1, broken: 1}
 	if got != want {

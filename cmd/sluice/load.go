@@ -14,7 +14,7 @@ import (
 
 	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/fleet"
-	"github.com/sluice-gateway/sluice/proxy"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/route"
 )
 
@@ -82,7 +82,7 @@ type plan struct {
 	pools    []fleet.PoolConfig
 	fallback string
 	timeouts map[string]time.Duration
-	sessions map[string]proxy.SessionSource
+	sessions map[string]front.SessionSource
 	// files are the key and certificate files it was made from, with their contents' hashes: a changed one is a changed configuration.
 	files map[string][sha256.Size]byte
 }
@@ -112,7 +112,7 @@ type tlsCache map[string]*tls.Config
 
 // prepare turns a configuration into a plan. All faults are reported at once, and nothing has been applied when there is one.
 func prepare(c *config.Config, o *serveOptions, cache tlsCache) (*plan, error) {
-	p := &plan{config: c, timeouts: make(map[string]time.Duration), sessions: make(map[string]proxy.SessionSource), files: make(map[string][sha256.Size]byte)}
+	p := &plan{config: c, timeouts: make(map[string]time.Duration), sessions: make(map[string]front.SessionSource), files: make(map[string][sha256.Size]byte)}
 	all := c.Pools
 	if c.Default != nil {
 		d := *c.Default
@@ -150,7 +150,7 @@ func (p *plan) pool(pool *config.Pool, o *serveOptions, cache tlsCache) (fleet.P
 	}
 	if session != nil {
 		pc.Session = &fleet.SessionConfig{Cost: session.Cost, TTL: session.TTL}
-		p.sessions[pc.Name] = proxy.SessionSource{Header: session.Header, Cookie: session.Cookie}
+		p.sessions[pc.Name] = front.SessionSource{Header: session.Header, Cookie: session.Cookie}
 	}
 	profile, err := route.Named(name, pool.Weights)
 	faults := []error{err}

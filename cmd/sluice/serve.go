@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
 	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
@@ -120,7 +121,7 @@ type server struct {
 	// sides are what the console page shows: this gateway, unless someone adds others.
 	sides []console.Side
 	// alsoEnded is called with each request that has ended, nil for nobody.
-	alsoEnded func(proxy.Ended)
+	alsoEnded func(front.Ended)
 	registry  *prometheus.Registry
 	scraper   *scrape.Scraper
 	// peers are the other replicas, nil without --peers, hearing their listener.
@@ -249,11 +250,11 @@ func (s *server) run(ctx context.Context) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	front := &http.Server{Handler: s.gateway, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+	clients := &http.Server{Handler: s.gateway, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
 	admin := &http.Server{Handler: s.adminHandler(), ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan error, 2)
-	go func() { ended <- front.Serve(s.public) }()
+	go func() { ended <- clients.Serve(s.public) }()
 	go func() { ended <- admin.Serve(s.private) }()
 	select {
 	case err := <-ended:
@@ -270,11 +271,11 @@ func (s *server) run(ctx context.Context) error {
 		}
 	}
 	s.log.Info("draining: no new connections, running requests may end", "limit", s.o.drainTimeout)
-	err := shutdown(front, s.o.drainTimeout)
+	err := shutdown(clients, s.o.drainTimeout)
 	if err != nil {
 		s.gateway.Cut() // streams end with an error event
 		err = errors.Join(fmt.Errorf("some requests were still running after the drain timeout of %s", s.o.drainTimeout),
-			shutdown(front, cutTimeout), front.Close())
+			shutdown(clients, cutTimeout), clients.Close())
 	}
 	s.gateway.Close()
 	return errors.Join(err, admin.Close())
@@ -315,7 +316,7 @@ func (s *server) proxyOptions(p *plan) proxy.Options {
 }
 
 // ended counts a request for the console. A request that its client got wrong says nothing of the fleet.
-func (s *server) ended(e proxy.Ended) {
+func (s *server) ended(e front.Ended) {
 	if s.alsoEnded != nil {
 		s.alsoEnded(e)
 	}
@@ -328,7 +329,7 @@ func (s *server) ended(e proxy.Ended) {
 }
 
 // prompt has the tokens of a prompt found out, so that KV events tell who holds it.
-func (s *server) prompt(p proxy.Prompt) {
+func (s *server) prompt(p front.Prompt) {
 	s.scraper.LearnTokens(&scrape.Prompt{Pool: p.Pool, Endpoint: p.Endpoint, Adapter: p.Adapter, Blocks: p.Blocks, Body: p.Body,
 		Texts: func(body []byte, blocks int) (scrape.Texts, bool) {
 			t, ok := openai.TextsOf(body, blocks)

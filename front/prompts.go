@@ -1,4 +1,4 @@
-package proxy
+package front
 
 import (
 	"io"
@@ -25,13 +25,13 @@ const (
 
 // wantTokens lets the tokens of the prompt be found out, where the pool wants them, beside the request's way. Prompts that wait for that hold
 // their bodies; half of the memory for bodies is left to requests.
-func (c *call) wantTokens(lease *fleet.Lease) {
-	op := c.path.Operation
-	if c.set.Prompt == nil || c.media || len(c.want.Blocks) == 0 || c.want.PromptBytes < minPrompt || c.body.Len() > maxPrompt ||
-		2*c.set.budget.Used() > c.set.BodyBudget ||
-		op != "chat_completions" && op != "completions" || c.r.Header.Get("Content-Encoding") != "" || !c.pool.WantsTokens(c.want.Blocks) {
+func (r *Request) wantTokens(lease *fleet.Lease) {
+	op := r.Path.Operation
+	if r.set.Prompt == nil || r.media || len(r.Want.Blocks) == 0 || r.Want.PromptBytes < minPrompt || r.Body.Len() > maxPrompt ||
+		2*r.set.budget.Used() > r.set.BodyBudget ||
+		op != "chat_completions" && op != "completions" || r.header.Get("Content-Encoding") != "" || !r.Pool.WantsTokens(r.Want.Blocks) {
 		return
 	}
-	c.set.Prompt(Prompt{Pool: c.pool.Name(), Endpoint: lease.Endpoint.Name, Adapter: c.want.Adapter, Blocks: slices.Clone(c.want.Blocks),
-		Body: c.body.Reader()})
+	r.set.Prompt(Prompt{Pool: r.Pool.Name(), Endpoint: lease.Endpoint.Name, Adapter: r.Want.Adapter, Blocks: slices.Clone(r.Want.Blocks),
+		Body: r.Body.Reader()})
 }

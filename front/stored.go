@@ -1,4 +1,4 @@
-package proxy
+package front
 
 import (
 	"bytes"
@@ -9,27 +9,27 @@ import (
 
 // holder looks up which pool and endpoint keep the response that the request is about or continues; nil and empty where there
 // is none or that isn't known, which is noted.
-func (c *call) holder(req *openai.Request) (*fleet.Pool, string) {
+func (r *Request) holder(req *openai.Request) (*fleet.Pool, string) {
 	id := req.PreviousResponseID
-	if c.path.Stateful {
-		id = openai.ResponseID(c.r.URL.Path)
+	if r.Path.Stateful {
+		id = openai.ResponseID(r.url)
 	}
 	if id == "" {
 		return nil, ""
 	}
-	p, endpoint := c.g.fleet.Holder(id)
-	c.lost = p == nil
+	p, endpoint := r.desk.fleet.Holder(id)
+	r.Lost = p == nil
 	return p, endpoint
 }
 
-// store notes where a new response lives. Its identifier comes first in what engines write, and inside a string of JSON
-// its quotes would be escaped, so that the first piece of the answer tells.
-func (c *call) store(a *attempt) {
-	if c.path.Operation != "responses" || c.path.Stateful || !readable(a.resp.Header) {
+// Store notes where a new response lives. piece is the first of the answer, not compressed: the response's identifier comes
+// first in what engines write, and inside a string of JSON its quotes would be escaped.
+func (r *Request) Store(piece []byte, lease *fleet.Lease) {
+	if r.Path.Operation != "responses" || r.Path.Stateful {
 		return
 	}
-	if id := responseID((*a.buf)[:a.n]); id != "" {
-		c.g.fleet.Stored(c.g.now(), id, a.lease)
+	if id := responseID(piece); id != "" {
+		r.desk.fleet.Stored(r.desk.now(), id, lease)
 	}
 }
 

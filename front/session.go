@@ -1,4 +1,4 @@
-package proxy
+package front
 
 import (
 	"crypto/rand"
@@ -18,26 +18,26 @@ const maxSession = 512
 
 // session finds the request's session and hashes it: ids are the clients' own, and must get nowhere else. Where there is a
 // cookie to tell it and the request has none, a new one is made up, which the answer sets.
-func (c *call) session() {
-	s, ok := c.set.Sessions[c.pool.Name()]
+func (r *Request) session() {
+	s, ok := r.set.Sessions[r.Pool.Name()]
 	if !ok {
 		return
 	}
 	id := ""
 	if s.Header != "" {
-		id = c.r.Header.Get(s.Header)
+		id = r.header.Get(s.Header)
 	}
 	if id == "" && s.Cookie != "" {
-		if cookie, err := c.r.Cookie(s.Cookie); err == nil {
+		if cookie, err := (&http.Request{Header: r.header}).Cookie(s.Cookie); err == nil {
 			id = cookie.Value
 		}
 		if id == "" || len(id) > maxSession {
 			id = rand.Text()
-			c.cookie = &http.Cookie{Name: s.Cookie, Value: id, Path: "/", HttpOnly: true, Secure: c.r.TLS != nil, SameSite: http.SameSiteLaxMode}
+			r.Cookie = &http.Cookie{Name: s.Cookie, Value: id, Path: "/", HttpOnly: true, Secure: r.Secure, SameSite: http.SameSiteLaxMode}
 		}
 	}
 	if id != "" && len(id) <= maxSession {
-		c.want.Session = hashSession(id)
+		r.Want.Session = hashSession(id)
 	}
 }
 

@@ -1,4 +1,4 @@
-package proxy
+package front
 
 import (
 	"maps"
@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// metrics is what the front door counts. Every label's values come from the configuration, from what engines list or
+// metrics is what a front door counts. Every label's values come from the configuration, from what engines list or
 // from a table in the code, never from a request.
 type metrics struct {
 	requests  *prometheus.CounterVec
@@ -47,7 +47,7 @@ const (
 	labelEndpoint  = "endpoint"
 )
 
-func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
+func newMetrics(reg prometheus.Registerer, d *Desk) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: "sluice_" + name, Help: help}, labels)
 	}
@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 			longBuckets(), labelPool, labelOperation),
 		decision: histogram("decision_seconds", "Time to read a request's fields, hash its prompt and pick an endpoint.",
 			prometheus.ExponentialBuckets(10e-6, 2.5, 10), labelPool),
-		tokens: &tokens{fleet: g.fleet, seen: make(map[tokenLabels]bool),
+		tokens: &tokens{fleet: d.fleet, seen: make(map[tokenLabels]bool),
 			prompt: counter("prompt_tokens_total", "Prompt tokens that engines reported, cached ones included.", labelPool, labelModel),
 			cached: counter("cached_prompt_tokens_total", "Prompt tokens that engines reported as taken from cache.", labelPool, labelModel),
 			expected: counter("expected_cached_prompt_tokens_total", "Prompt tokens that were expected to be taken from cache where the requests went of which engines reported tokens.",
@@ -72,11 +72,11 @@ func newMetrics(reg prometheus.Registerer, g *Gateway) *metrics {
 		aborts:    counter("client_aborts_total", "Requests whose client left before the end of the answer.", labelPool, labelOperation),
 		broken:    counter("broken_answers_total", "Answers that ended early after their first body byte, by reason.", labelPool, labelReason),
 		inFlight:  prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "sluice_in_flight", Help: "Requests being served, from decision to end."}, []string{labelPool}),
-		decisions: &decisions{fleet: g.fleet, counts: make(map[seat]*atomic.Uint64)},
+		decisions: &decisions{fleet: d.fleet, counts: make(map[seat]*atomic.Uint64)},
 		pools:     make(map[string]*poolSeries),
 	}
 	bodies := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "sluice_request_body_bytes", Help: "Memory held for request bodies."},
-		func() float64 { return float64(g.settings.Load().budget.Used()) })
+		func() float64 { return float64(d.settings.Load().budget.Used()) })
 	reg.MustRegister(m.requests, m.duration, m.first, m.decision, m.tokens, m.moves, m.aborts, m.broken,
 		m.inFlight, m.decisions, bodies)
 	return m
@@ -274,4 +274,41 @@ func codeLabel(status int) string {
 		return "other"
 	}
 	return strconv.Itoa(status)
+}
+
+// FirstByte counts the first body byte of a streamed answer.
+func (r *Request) FirstByte() {
+	r.Ended.TTFT = r.desk.now() - r.Start
+	r.desk.metrics.first.WithLabelValues(r.Pool.Name(), r.Path.Operation).Observe(r.Ended.TTFT.Seconds())
+}
+
+// Moved counts that the request went on to another endpoint. Reasons are from a table in the code.
+func (r *Request) Moved(reason string) {
+	r.desk.metrics.moves.WithLabelValues(r.Pool.Name(), reason).Inc()
+}
+
+// Broke counts an answer that ended early. Reasons are from a table in the code.
+func (r *Request) Broke(reason string) {
+	r.desk.metrics.broken.WithLabelValues(r.Pool.Name(), reason).Inc()
+}
+
+// Aborted counts that the client left.
+func (r *Request) Aborted() {
+	r.desk.metrics.aborts.WithLabelValues(r.Pool.Name(), r.Path.Operation).Inc()
+}
+
+// BookUsage counts the tokens that the engine reported, and beside those from its cache how many the endpoint was expected
+// to have; and puts them down for the lease's end.
+func (r *Request) BookUsage(u *openai.UsageReader, o *fleet.Outcome, expected int) {
+	usage := u.Usage()
+	o.PromptTokens, o.OutputTokens = usage.PromptTokens, usage.OutputTokens
+	e := &r.Ended
+	if !usage.Seen {
+		o.OutputTokens = u.Events()
+		e.OutputTokens = o.OutputTokens
+		return
+	}
+	e.PromptTokens, e.CachedTokens, e.OutputTokens = usage.PromptTokens, usage.CachedTokens, usage.OutputTokens
+	e.ExpectedTokens = expected
+	r.desk.metrics.tokens.add(r.Pool.Name(), r.Label, usage, expected)
 }
