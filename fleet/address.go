@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"crypto/tls"
 	"net/netip"
 
 	"github.com/sluice-gateway/sluice/route"
@@ -34,6 +35,46 @@ func (a places) first(address string) *endpoint {
 	var room [64]byte
 	return a[string(netip.AddrPortFrom(parsed.Addr().Unmap(), parsed.Port()).AppendTo(room[:0]))]
 }
+
+// Address is one address of a pool as a data plane has to know it.
+type Address struct {
+	// Endpoint says how to reach it. Of several ranks there it is the first.
+	Endpoint Endpoint
+	// Stalled says that it has requests and makes no progress, with all of its ranks: whoever waits there should go
+	// elsewhere. Whatever else keeps new requests away (drained, stale, ejected) is no reason to end those that run.
+	Stalled bool
+}
+
+// Addresses appends the pool's addresses to the list, each once, in the order of the configuration.
+func (p *Pool) Addresses(to []Address) []Address {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ep := range p.rows {
+		if p.places[ep.Address()] != ep {
+			continue
+		}
+		a := Address{Endpoint: ep.Endpoint, Stalled: true}
+		for rank := ep; rank != nil; rank = rank.twin {
+			a.Stalled = a.Stalled && rank.state&route.Stalled != 0
+		}
+		to = append(to, a)
+	}
+	return to
+}
+
+// Version grows whenever anything changes that Pools and Pool.Addresses say: pools, their addresses, how those are
+// reached, or whether one is stalled. Read before those, it tells for the price of one load that nothing is new since.
+// It may grow without a change.
+func (f *Fleet) Version() uint64 { return f.changes.Load() }
+
+// way is what connections to an endpoint depend on besides its address.
+type way struct {
+	host, key string
+	tls       *tls.Config
+	h2c       bool
+}
+
+func (e *Endpoint) reachedBy() way { return way{e.Host, e.APIKey, e.TLS, e.H2C} }
 
 // gatherSubset marks who is not at one of the addresses, nil for all.
 func (p *Pool) gatherSubset(subset []string) {

@@ -149,3 +149,88 @@ func TestPickAllocations(t *testing.T) {
 		}
 	}
 }
+
+// The version tells of every change that a data plane has to know, and of nothing that happens all the time.
+func TestVersion(t *testing.T) {
+	f := new(Fleet)
+	apply := func(endpoints ...Endpoint) func() {
+		return func() { f.Apply([]PoolConfig{{Name: "m", Model: "m", Endpoints: endpoints}}, "") }
+	}
+	apply(named(3)...)()
+	p := f.Pools()[0]
+	observeAll(p, 0)
+	set := func(endpoints ...Endpoint) func() { return func() { p.SetEndpoints(endpoints) } }
+	read := func(at, running float64) func() {
+		return func() { p.Observe(sec(at), sec(at), "e0:8000", working(running, 2000), nil) }
+	}
+	send := func() {
+		r := short()
+		r.Subset = []string{"e0:8000"}
+		pick(t, p, 2, r)
+	}
+	served := func() {
+		l := pick(t, p, 1, short())
+		l.FirstByte(sec(1.1))
+		l.Done(sec(1.2), Outcome{})
+	}
+	for _, step := range []struct {
+		says    string
+		do      func()
+		changes bool
+		stalled bool // of e0
+	}{
+		{"the same endpoints again", set(named(3)...), false, false},
+		{"a request", served, false, false},
+		{"a reading", read(2, 1), false, false},
+		{"a request that stays", send, false, false},
+		{"it has stalled", read(100, 1), true, true},
+		{"it is still stalled", read(101, 1), false, true},
+		{"nothing left to serve", read(102, 0), true, false},
+		{"no reading", func() { p.ObserveFailure("e1:8000", Unreachable, "refused") }, false, false},
+		{"one has left", set(named(2)...), true, false},
+		{"another has come", set(named(3)...), true, false},
+		{"HTTP/2", set(append(named(2), Endpoint{Name: "e2:8000", H2C: true})...), true, false},
+		{"a pool more", func() { f.Apply([]PoolConfig{{Name: "m", Model: "m", Endpoints: named(3)}, {Name: "n"}}, "") }, true, false},
+	} {
+		was := f.Version()
+		step.do()
+		if got := f.Version() != was; got != step.changes {
+			t.Errorf("%s: got a change %v, want %v", step.says, got, step.changes)
+		}
+		if all := p.Addresses(nil); all[0].Endpoint.Name != "e0:8000" || all[0].Stalled != step.stalled {
+			t.Errorf("%s: got %+v first, want e0 stalled %v", step.says, all[0], step.stalled)
+		}
+	}
+}
+
+// Ranks are one address, which is stalled when all of them are.
+func TestAddressesOfRanks(t *testing.T) {
+	p := poolOf(ranked(2, "10.0.0.1:8000", "[fd00::1]:8000"))
+	stall := func(name string) {
+		r := short()
+		for _, e := range p.Endpoints() {
+			if e.Name != name {
+				r.Tried = append(r.Tried, e.Name)
+			}
+		}
+		pick(t, p, 1, r)
+		p.Observe(sec(1), sec(1), name, working(1, 2000), nil)
+		p.Observe(sec(100), sec(100), name, working(1, 2000), nil)
+	}
+	want := func(stalled bool) {
+		t.Helper()
+		all := p.Addresses(nil)
+		if len(all) != 2 || all[0].Endpoint.Address() != "10.0.0.1:8000" || all[1].Endpoint.Address() != "[fd00::1]:8000" || all[1].Stalled != stalled || all[0].Stalled {
+			t.Errorf("got %+v, want two addresses, the second stalled %v", all, stalled)
+		}
+	}
+	want(false)
+	stall("[fd00::1]:8000@0")
+	want(false)
+	stall("[fd00::1]:8000@1")
+	want(true)
+	room := p.Addresses(nil)
+	if n := testing.AllocsPerRun(10, func() { room = p.Addresses(room[:0]) }); n != 0 {
+		t.Errorf("got %v allocations with room for the answer, want none", n)
+	}
+}

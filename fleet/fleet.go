@@ -112,6 +112,7 @@ type Fleet struct {
 	fallback *Pool
 	tell     func(pool string, n *Note)
 	stored   stored
+	changes  atomic.Uint64
 	table    atomic.Pointer[table]
 }
 
@@ -143,7 +144,7 @@ func (f *Fleet) Apply(configs []PoolConfig, fallback string) {
 		p := old[c.Name]
 		if p == nil {
 			p = NewPool(c.Name)
-			p.onModels = f.relist // before anyone else knows the pool
+			p.onModels, p.changes = f.relist, &f.changes // before anyone else knows the pool
 			f.share(p)
 		}
 		delete(old, c.Name)
@@ -158,6 +159,7 @@ func (f *Fleet) Apply(configs []PoolConfig, fallback string) {
 		gone.place(nil)
 	}
 	f.publish()
+	f.changes.Add(1)
 }
 
 // relist renews the table after a pool found other models at its endpoints.

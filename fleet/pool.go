@@ -24,6 +24,7 @@ type Pool struct {
 	name     string
 	cfg      atomic.Pointer[PoolConfig]
 	onModels func()
+	changes  *atomic.Uint64 // the fleet's, of what a data plane has to know
 	snapshot atomic.Pointer[route.Snapshot]
 	missed   atomic.Uint64 // names that nobody serves
 
@@ -115,7 +116,7 @@ type endpoint struct {
 
 // NewPool makes an empty pool; Apply gives it its settings.
 func NewPool(name string) *Pool {
-	p := &Pool{name: name, by: make(map[string]*endpoint), table: Calibrations(), means: newMeans()}
+	p := &Pool{name: name, by: make(map[string]*endpoint), table: Calibrations(), means: newMeans(), changes: new(atomic.Uint64)}
 	p.cfg.Store(&PoolConfig{Name: name, Profile: route.Latency(), StaleAfter: DefaultStaleAfter, StallAfter: DefaultStallAfter})
 	p.rebuild()
 	return p
@@ -172,16 +173,18 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 	defer p.mu.Unlock()
 	keep := make(map[string]*endpoint, len(endpoints))
 	var rows []*endpoint
+	changed := false
 	for _, e := range endpoints {
 		if keep[e.Name] != nil {
 			continue
 		}
 		ep := p.by[e.Name]
 		if ep == nil {
-			ep = p.newEndpoint(e)
+			ep, changed = p.newEndpoint(e), true
 		}
+		changed = changed || ep.reachedBy() != e.reachedBy()
 		ep.Endpoint = e
-		ep.restate()
+		p.restate(ep)
 		p.identify(ep)
 		keep[e.Name] = ep
 		rows = append(rows, ep)
@@ -193,6 +196,9 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 			ep.row = -1
 			ep.moveByteless()
 		}
+	}
+	if changed || len(gone) > 0 {
+		p.changes.Add(1)
 	}
 	p.rows, p.by, p.places = rows, keep, placesOf(rows)
 	for _, ep := range rows {
@@ -245,7 +251,8 @@ const defaultKVTokens = 100_000
 // restate derives the state and its reason from what is known of the endpoint. One that was not asked yet is stale, and
 // so serves when nothing better is left: after a start, or a reload that replaces every endpoint, a request is not
 // refused for a reading's sake.
-func (ep *endpoint) restate() {
+func (p *Pool) restate(ep *endpoint) {
+	was := ep.state
 	ep.state, ep.why = 0, ""
 	switch {
 	case ep.down != "":
@@ -261,6 +268,9 @@ func (ep *endpoint) restate() {
 	}
 	if ep.unmetered {
 		ep.state |= route.Unmetered
+	}
+	if (was^ep.state)&route.Stalled != 0 {
+		p.changes.Add(1)
 	}
 }
 
@@ -306,7 +316,7 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	ep.observeAdapters(now.Seconds(), &r)
 	ep.asked, ep.down, ep.late, ep.unmetered = true, "", "", false
 	ep.stalled = p.stalls(ep, now.Seconds())
-	ep.restate()
+	p.restate(ep)
 	if ep.stalled && p.refuge(now.Seconds()) {
 		ep.moveByteless()
 	}
@@ -416,7 +426,7 @@ func (p *Pool) ObserveFailure(name string, f Failure, why string) {
 		ep.reading, ep.readAt, ep.countedAt = UnknownReading(), route.Never, math.NaN()
 		ep.resident, ep.queued = nil, nil
 	}
-	ep.restate()
+	p.restate(ep)
 	p.dirty = true
 }
 
