@@ -50,7 +50,7 @@ func check(ctx context.Context, s source, probe bool, out io.Writer) error {
 		return err
 	}
 	c.Explain(out)
-	p, err := prepare(c, &serveOptions{}, make(tlsCache))
+	p, err := prepare(c, &gatewayOptions{}, make(tlsCache))
 	if err != nil {
 		return err
 	}

@@ -159,7 +159,7 @@ func (s *side) start(ctx context.Context, scene scenario, o *demoOptions, profil
 	if so.made, err = s.config(scene); err != nil {
 		return err
 	}
-	if s.gateway, err = newServer(ctx, so, slog.New(slog.DiscardHandler), origin); err != nil {
+	if s.gateway, err = newServer(ctx, &so.gatewayOptions, slog.New(slog.DiscardHandler), origin, so.open); err != nil {
 		return err
 	}
 	s.gateway.alsoEnded = s.board.asked

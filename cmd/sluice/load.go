@@ -111,7 +111,7 @@ func (p *plan) outdated() bool {
 type tlsCache map[string]*tls.Config
 
 // prepare turns a configuration into a plan. All faults are reported at once, and nothing has been applied when there is one.
-func prepare(c *config.Config, o *serveOptions, cache tlsCache) (*plan, error) {
+func prepare(c *config.Config, o *gatewayOptions, cache tlsCache) (*plan, error) {
 	p := &plan{config: c, timeouts: make(map[string]time.Duration), sessions: make(map[string]front.SessionSource), files: make(map[string][sha256.Size]byte)}
 	all := c.Pools
 	if c.Default != nil {
@@ -132,7 +132,7 @@ func prepare(c *config.Config, o *serveOptions, cache tlsCache) (*plan, error) {
 	return p, errors.Join(faults...)
 }
 
-func (p *plan) pool(pool *config.Pool, o *serveOptions, cache tlsCache) (fleet.PoolConfig, error) {
+func (p *plan) pool(pool *config.Pool, o *gatewayOptions, cache tlsCache) (fleet.PoolConfig, error) {
 	pc := fleet.PoolConfig{Name: pool.Scheduler, Model: pool.Model, Adapters: pool.Adapters, StaleAfter: o.staleAfter,
 		StallAfter: o.stallAfter}
 	name := o.profile

@@ -6,54 +6,20 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
-	"runtime/debug"
-	"slices"
-	"strings"
-	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sluice-gateway/sluice/config"
-	"github.com/sluice-gateway/sluice/console"
-	"github.com/sluice-gateway/sluice/fleet"
-	"github.com/sluice-gateway/sluice/front"
-	"github.com/sluice-gateway/sluice/openai"
-	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
-	"github.com/sluice-gateway/sluice/scrape"
 )
 
-// serveOptions are the flags of serve. Their defaults stand in serveCommand alone.
+// serveOptions are the flags of serve. Their defaults stand in serveFlags alone.
 type serveOptions struct {
-	source
-	listen, admin  string
-	profile        string
-	sessionHeader  string
-	sessionCookie  string
-	scrapeInterval time.Duration
-	staleAfter     time.Duration
-	stallAfter     time.Duration
-	resolveEvery   time.Duration
-	reloadEvery    time.Duration
-	drainDelay     time.Duration
-	drainTimeout   time.Duration
-	peer           peerOptions
-	proxy          proxy.Options
-	maxBody        int64
-	reveal         bool
-	record         string
-	recordShare    float64
-	logLevel       string
-	logFormat      string
+	gatewayOptions
+	proxy proxy.Options
 }
 
 func serveCommand() *cobra.Command {
@@ -86,59 +52,29 @@ nothing and says why. SIGHUP looks at once.`,
 
 // serveFlags adds the flags of serve with their defaults.
 func serveFlags(f *pflag.FlagSet, o *serveOptions) {
-	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable; port 8000 if none is given; https://HOST:PORT for TLS)")
-	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
-	o.addEventFlags(f)
+	gatewayFlags(f, &o.gatewayOptions)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
-	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /console, /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
-	f.StringVar(&o.profile, "profile", "", "decide by `NAME` in every pool: latency, weights or round-robin (default: weights where the configuration gives weights, else latency)")
-	f.DurationVar(&o.scrapeInterval, "scrape-interval", 200*time.Millisecond, "time between two readings of an endpoint")
-	f.DurationVar(&o.staleAfter, "stale-after", fleet.DefaultStaleAfter, "age at which a reading is too old to route by")
-	f.DurationVar(&o.stallAfter, "stall-after", fleet.DefaultStallAfter, "how long an endpoint with requests in flight may show no progress")
-	f.DurationVar(&o.resolveEvery, "resolve-interval", 10*time.Second, "time between two look-ups of endpoint names")
-	f.DurationVar(&o.reloadEvery, "reload-interval", time.Second, "time between two looks at the configuration file")
-	f.DurationVar(&o.drainDelay, "drain-delay", 0, "how long to go on taking requests after SIGTERM, while /readyz already says 503 to load balancers")
-	f.DurationVar(&o.drainTimeout, "drain-timeout", 5*time.Minute, "how long running requests may go on after SIGTERM")
-	f.StringVar(&o.record, "record", "", "append decisions to `FILE`, one JSON object a line, for explain and replay")
-	f.Float64Var(&o.recordShare, "record-share", 1, "share of decisions to record, 0 to 1")
-	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error")
-	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
-	peerFlags(f, &o.peer)
-	proxyFlags(f, o)
+	p := &o.proxy
+	f.DurationVar(&p.ConnectTimeout, "connect-timeout", proxy.DefaultConnectTimeout, "time to connect to an endpoint before the next is tried")
+	f.DurationVar(&p.FirstByteTimeout, "first-byte-timeout", proxy.DefaultFirstByteTimeout, "time to an answer's first body byte, over all attempts (negative: no limit)")
+	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "time one endpoint may keep a request without a byte while another could take it (0: no limit)")
+	f.DurationVar(&p.IdleTimeout, "idle-timeout", proxy.DefaultIdleTimeout, "time between two body bytes in either direction (negative: no limit)")
+	f.IntVar(&p.MaxAttempts, "max-attempts", proxy.DefaultMaxAttempts, "how many endpoints a request is sent to at most")
 }
 
-// server is one running gateway.
-type server struct {
-	o        *serveOptions
-	log      *slog.Logger
-	start    time.Time
-	fleet    *fleet.Fleet
-	gateway  *proxy.Gateway
-	resolver fleet.Resolver
-	tls      tlsCache
-	recorder *recorder
-	series   *console.Series
-	// sides are what the console page shows: this gateway, unless someone adds others.
-	sides []console.Side
-	// alsoEnded is called with each request that has ended, nil for nobody.
-	alsoEnded func(front.Ended)
-	registry  *prometheus.Registry
-	scraper   *scrape.Scraper
-	// peers are the other replicas, nil without --peers, hearing their listener.
-	peers   *peer.Peers
-	hearing net.Listener
-	// public is for clients, private for operators; nil until listen.
-	public, private net.Listener
-
-	plan *plan
-	// text is the configuration file as it was last loaded, seen as it was last looked at.
-	text, seen []byte
-	// faults are the names that could not be resolved last time, rejected why the last changed file was not used: only changes are
-	// logged.
-	faults   map[string]error
-	rejected string
-	reloads  *reloads
-	states   map[string]string
+// check reports every flag that cannot be used, all at once.
+func (o *serveOptions) check() error {
+	faults := []error{o.gatewayOptions.check()}
+	if o.proxy.ConnectTimeout <= 0 {
+		faults = append(faults, fmt.Errorf("cannot use --connect-timeout %s: it must be more than 0", o.proxy.ConnectTimeout))
+	}
+	if o.proxy.AttemptTimeout < 0 {
+		faults = append(faults, fmt.Errorf("cannot use --attempt-timeout %s: it must not be negative", o.proxy.AttemptTimeout))
+	}
+	if o.proxy.MaxAttempts < 1 {
+		faults = append(faults, fmt.Errorf("cannot use --max-attempts %d: it must be 1 or more", o.proxy.MaxAttempts))
+	}
+	return errors.Join(faults...)
 }
 
 // serve runs until ctx ends, then drains.
@@ -147,8 +83,11 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	if err != nil {
 		return err
 	}
-	tuneMemory(o.proxy.BodyBudget)
-	s, err := newServer(ctx, o, log, time.Now())
+	if err := o.check(); err != nil {
+		return err
+	}
+	tuneMemory(o.front.BodyBudget)
+	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), o.open)
 	if err != nil {
 		return err
 	}
@@ -162,123 +101,58 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	return s.run(ctx)
 }
 
-// tuneMemory lets the heap grow to five times what is in use before it is collected, since little is: collecting sooner costs a tenth of the CPU of
-// small requests. With many large bodies it is collected sooner, before it takes much more than they may. Who sets GOGC or GOMEMLIMIT is
-// obeyed.
-func tuneMemory(bodies int64) {
-	const others = 512 << 20
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(bodies + others)
-	}
+// embedded is the door that clients come to themselves.
+type embedded struct {
+	s       *server
+	options proxy.Options
+	gateway *proxy.Gateway
 }
 
-// newServer makes a gateway that knows its fleet and listens nowhere yet. start is the origin of its clock.
-func newServer(ctx context.Context, o *serveOptions, log *slog.Logger, start time.Time) (*server, error) {
-	s := &server{o: o, log: log, start: start, fleet: new(fleet.Fleet), tls: make(tlsCache), registry: prometheus.NewRegistry(), series: console.NewSeries()}
-	if err := o.check(); err != nil {
-		return nil, err
-	}
-	first, text, err := s.load()
-	if err != nil {
-		return nil, err
-	}
-	s.reloads = newReloads(s.registry)
-	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newFleetCollector(s.fleet, s.now))
-	if s.scraper, err = scrape.New(s.fleet, s.scrapeOptions(s.registry)); err != nil {
-		return nil, err
-	}
-	if s.recorder, err = newRecorder(o.record, o.recordShare, log); err != nil {
-		return nil, err
-	}
-	if err := s.newPeers(); err != nil {
-		return nil, err
-	}
-	s.gateway = proxy.New(s.fleet, s.proxyOptions(first), s.registry, s.now, log)
-	s.apply(ctx, first, text)
-	s.sides = []console.Side{s.side("")}
-	return s, nil
+func (o *serveOptions) open(s *server, first *plan) door {
+	d := &embedded{s: s, options: o.proxy}
+	d.gateway = proxy.New(s.fleet, d.with(first), s.registry, s.now, s.log)
+	return d
 }
 
-// side is what the console shows of this gateway, under a name if there are several.
-func (s *server) side(name string) console.Side {
-	return console.Side{Name: name, Fleet: s.fleet, Series: s.series, Records: s.recorder.last, Events: s.events, Peers: s.peersNow}
+// with are the options for a plan.
+func (d *embedded) with(p *plan) proxy.Options {
+	o := d.options
+	o.Options = d.s.frontOptions(p)
+	return o
 }
 
-// listen opens both listeners.
-func (s *server) listen() (err error) {
-	if s.public, err = net.Listen("tcp", s.o.listen); err != nil {
-		return fmt.Errorf("cannot listen for clients (choose another address with --listen): %w", err)
-	}
-	if s.private, err = net.Listen("tcp", s.o.admin); err != nil {
-		return errors.Join(fmt.Errorf("cannot listen for metrics (choose another address with --admin): %w", err), s.public.Close())
-	}
-	if err := s.listenPeers(); err != nil {
-		return errors.Join(err, s.public.Close(), s.private.Close())
-	}
-	if !s.private.Addr().(*net.TCPAddr).IP.IsLoopback() {
-		s.log.Warn("the admin address is reachable from other machines; it shows the fleet and profiles without asking who wants to know",
-			"address", s.private.Addr().String())
-	}
-	return nil
-}
+func (d *embedded) apply(p *plan) { d.gateway.Apply(d.with(p)) }
 
-// run serves on both listeners until ctx ends, then drains.
-func (s *server) run(ctx context.Context) error {
-	work, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	go s.watch(work)
-	go func() {
-		if err := s.scraper.Run(work); err != nil && work.Err() == nil {
-			s.log.Error("scraping ended", "error", err)
-		}
-	}()
-	if s.peers != nil {
-		talking, stopTalking := context.WithCancel(work)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			if err := s.peers.Run(talking, s.hearing); err != nil {
-				s.log.Error("peers are not heard any more", "error", err)
-			}
-		}()
-		defer func() { stopTalking(); <-ended }() // once the last request has ended, which they are told
-	}
+func (d *embedded) run(ctx context.Context, l net.Listener) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	clients := &http.Server{Handler: s.gateway, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
-	admin := &http.Server{Handler: s.adminHandler(), ReadHeaderTimeout: 10 * time.Second}
-	ended := make(chan error, 2)
-	go func() { ended <- clients.Serve(s.public) }()
-	go func() { ended <- admin.Serve(s.private) }()
+	clients := &http.Server{Handler: d.gateway, Protocols: &protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(d.s.log.Handler(), slog.LevelDebug)}
+	ended := make(chan error, 1)
+	go func() { ended <- clients.Serve(l) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("cannot go on serving: %w", err)
 	case <-ctx.Done():
 	}
-	s.gateway.Drain()
-	if s.o.drainDelay > 0 {
-		s.log.Info("draining: /readyz says 503, requests are still taken", "for", s.o.drainDelay)
-		select {
-		case err := <-ended:
-			return fmt.Errorf("cannot go on serving: %w", err)
-		case <-time.After(s.o.drainDelay):
-		}
+	d.gateway.Drain()
+	if err := d.s.linger(ended); err != nil {
+		return err
 	}
-	s.log.Info("draining: no new connections, running requests may end", "limit", s.o.drainTimeout)
-	err := shutdown(clients, s.o.drainTimeout)
+	limit := d.s.o.drainTimeout
+	err := shutdown(clients, limit)
 	if err != nil {
-		s.gateway.Cut() // streams end with an error event
-		err = errors.Join(fmt.Errorf("some requests were still running after the drain timeout of %s", s.o.drainTimeout),
-			shutdown(clients, cutTimeout), clients.Close())
+		d.gateway.Cut() // streams end with an error event
+		err = errors.Join(tooSlow(limit), shutdown(clients, cutTimeout), clients.Close())
 	}
-	s.gateway.Close()
-	return errors.Join(err, admin.Close())
+	d.gateway.Close()
+	return err
+}
+
+// tooSlow is what a drain ends with that some requests outlasted.
+func tooSlow(limit time.Duration) error {
+	return fmt.Errorf("some requests were still running after the drain timeout of %s", limit)
 }
 
 // cutTimeout is how long the ends of requests that were cut may take to be written.
@@ -288,233 +162,4 @@ func shutdown(server *http.Server, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	return server.Shutdown(ctx)
-}
-
-// now is the process's monotonic clock, which every time in the fleet is on.
-func (s *server) now() time.Duration { return time.Since(s.start) }
-
-func (s *server) scrapeOptions(registry *prometheus.Registry) scrape.Options {
-	return scrape.Options{Interval: s.o.scrapeInterval, Now: s.now, Log: s.log, Registerer: registry}
-}
-
-// proxyOptions are the flags, with what the configuration says.
-func (s *server) proxyOptions(p *plan) proxy.Options {
-	o := s.o.proxy
-	o.SelectModel = p.config.SelectModel
-	o.MaxBodyBytes = p.config.MaxBodyBytes
-	if s.o.maxBody > 0 {
-		o.MaxBodyBytes = min(s.o.maxBody, o.MaxBodyBytes)
-	}
-	o.HideEndpoint = !s.o.reveal
-	o.RouteTimeouts = p.timeouts
-	o.Sessions = p.sessions
-	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
-	o.Record = s.recorder.add
-	o.Ended = s.ended
-	o.Prompt = s.prompt
-	return o
-}
-
-// ended counts a request for the console. A request that its client got wrong says nothing of the fleet.
-func (s *server) ended(e front.Ended) {
-	if s.alsoEnded != nil {
-		s.alsoEnded(e)
-	}
-	const clientGone = 499
-	if e.Pool == "" || e.Status >= 400 && e.Status < 500 && e.Status != http.StatusTooManyRequests && e.Status != clientGone {
-		return
-	}
-	s.series.Add(s.now(), console.Sample{ID: e.ID, Endpoint: e.Endpoint, TTFT: e.TTFT, Tokens: e.OutputTokens, Prompt: e.PromptTokens,
-		Cached: e.CachedTokens, Expected: e.ExpectedTokens, OK: e.Whole && e.Status < 400})
-}
-
-// prompt has the tokens of a prompt found out, so that KV events tell who holds it.
-func (s *server) prompt(p front.Prompt) {
-	s.scraper.LearnTokens(&scrape.Prompt{Pool: p.Pool, Endpoint: p.Endpoint, Adapter: p.Adapter, Blocks: p.Blocks, Body: p.Body,
-		Texts: func(body []byte, blocks int) (scrape.Texts, bool) {
-			t, ok := openai.TextsOf(body, blocks)
-			return scrape.Texts(t), ok
-		}})
-}
-
-// load reads, validates and prepares the configuration. Nothing is applied.
-func (s *server) load() (*plan, []byte, error) {
-	c, text, err := s.o.parse()
-	if err != nil {
-		return nil, text, err
-	}
-	if err := c.Refusal(); err != nil {
-		return nil, text, err
-	}
-	p, err := prepare(c, s.o, s.tls)
-	return p, text, err
-}
-
-// apply makes a plan the running one.
-func (s *server) apply(ctx context.Context, p *plan, text []byte) {
-	s.plan, s.text, s.rejected = p, text, ""
-	for _, n := range p.config.NotHonoured {
-		s.log.Warn("not honoured", "what", n.String())
-	}
-	for _, n := range p.config.Warnings {
-		s.log.Warn("probably not meant", "what", n.String())
-	}
-	pools := slices.Clone(p.pools)
-	for i, endpoints := range s.resolve(ctx, p) {
-		pools[i].Endpoints = endpoints
-	}
-	s.fleet.Apply(pools, p.fallback)
-	s.gateway.Apply(s.proxyOptions(p))
-}
-
-// resolveLimit bounds one round of look-ups, so that a dead name server holds up nothing else for long.
-const resolveLimit = 5 * time.Second
-
-// resolve looks all names of a plan up, pool by pool, and logs the names that cannot be any longer, and those that can be again.
-func (s *server) resolve(ctx context.Context, p *plan) [][]fleet.Endpoint {
-	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
-	defer cancel()
-	found, faults := make([][]fleet.Endpoint, len(p.pools)), make(map[string]error)
-	for i, pool := range p.pools {
-		var failed map[string]error
-		found[i], failed = s.resolver.Resolve(ctx, pool.Endpoints)
-		maps.Copy(faults, failed)
-	}
-	for host, err := range faults {
-		if s.faults[host] == nil {
-			s.log.Warn("endpoint left out, or kept at its last addresses", "endpoint", host, "error", err)
-		}
-	}
-	for host := range s.faults {
-		if faults[host] == nil {
-			s.log.Info("endpoint can be resolved again, or is gone", "endpoint", host)
-		}
-	}
-	s.faults = faults
-	return found
-}
-
-// watch takes over changed files and changed addresses until ctx ends.
-func (s *server) watch(ctx context.Context) {
-	reload, resolve, look := time.NewTicker(s.o.reloadEvery), time.NewTicker(s.o.resolveEvery), time.NewTicker(stateEvery)
-	defer reload.Stop()
-	defer look.Stop()
-	defer resolve.Stop()
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-hangup:
-			s.reload(ctx, true)
-		case <-reload.C:
-			s.reload(ctx, false)
-		case <-look.C:
-			s.logStates()
-		case <-resolve.C:
-			found := s.resolve(ctx, s.plan)
-			for i, p := range s.fleet.Pools() {
-				p.SetEndpoints(found[i])
-			}
-		}
-	}
-}
-
-// reload takes over the file if it has changed; a faulty one changes nothing and is reported once. Unless it is wanted now, a changed file is left alone until
-// it has looked the same twice.
-func (s *server) reload(ctx context.Context, now bool) {
-	if s.o.file == "" {
-		return
-	}
-	text, err := os.ReadFile(s.o.file)
-	// A file that was refused is read again each time: what it lacked, such as a key file, may be there now.
-	if err == nil && string(text) == string(s.text) && s.rejected == "" && !s.plan.outdated() {
-		return
-	}
-	if err != nil {
-		s.complain(err)
-		return
-	}
-	if seen := s.seen; !now && string(text) != string(seen) {
-		s.seen = text // it may be half written: it has to look the same twice
-		return
-	}
-	p, text, err := s.load()
-	if err != nil {
-		s.text = text
-		s.complain(err)
-		return
-	}
-	s.apply(ctx, p, text)
-	s.reloads.succeeded()
-	s.log.Info("configuration taken over", "file", s.o.file, "pools", len(p.pools))
-}
-
-// complain logs why the running configuration stays, once until it changes.
-func (s *server) complain(err error) {
-	if text := err.Error(); text != s.rejected {
-		s.rejected = text
-		s.reloads.failed()
-		s.log.Error("the changed configuration is not used, the running one stays", "file", s.o.file)
-		for line := range strings.Lines(text) {
-			s.log.Error("configuration fault", "fault", strings.TrimSpace(line))
-		}
-	}
-}
-
-// check reports every flag that cannot be used, all at once.
-func (o *serveOptions) check() error {
-	var faults []error
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"scrape-interval", o.scrapeInterval}, {"stale-after", o.staleAfter}, {"stall-after", o.stallAfter}, {"resolve-interval", o.resolveEvery},
-		{"reload-interval", o.reloadEvery}, {"drain-timeout", o.drainTimeout}, {"connect-timeout", o.proxy.ConnectTimeout}} {
-		if d.value <= 0 {
-			faults = append(faults, fmt.Errorf("cannot use --%s %s: it must be more than 0", d.flag, d.value))
-		}
-	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"drain-delay", o.drainDelay}, {"attempt-timeout", o.proxy.AttemptTimeout}} {
-		if d.value < 0 {
-			faults = append(faults, fmt.Errorf("cannot use --%s %s: it must not be negative", d.flag, d.value))
-		}
-	}
-	if !(o.recordShare >= 0 && o.recordShare <= 1) {
-		faults = append(faults, fmt.Errorf("cannot use --record-share %v: it is a share, 0 to 1", o.recordShare))
-	}
-	for _, n := range []struct{ flag, name string }{{"session-header", o.sessionHeader}, {"session-cookie", o.sessionCookie}} {
-		if err := config.CheckSessionName(n.name); n.name != "" && err != nil {
-			faults = append(faults, fmt.Errorf("cannot use --%s %q: it %w", n.flag, n.name, err))
-		}
-	}
-	if o.proxy.MaxAttempts < 1 {
-		faults = append(faults, fmt.Errorf("cannot use --max-attempts %d: it must be 1 or more", o.proxy.MaxAttempts))
-	}
-	if o.proxy.BodyBudget < 1 || o.maxBody < 0 {
-		faults = append(faults, errors.New("cannot use --body-memory or --max-body-bytes: numbers of bytes are positive"))
-	}
-	faults = append(faults, o.peer.check())
-	if errors.Join(faults...) == nil {
-		faults = append(faults, scrape.CheckIntervals(o.scrapeInterval, o.staleAfter))
-	}
-	return errors.Join(faults...)
-}
-
-func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("cannot use --log-level %q: use debug, info, warn or error", level)
-	}
-	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: l})), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l})), nil
-	}
-	return nil, fmt.Errorf("cannot use --log-format %q: use text or json", format)
 }

@@ -339,7 +339,7 @@ func TestKeysAndCertificates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := prepare(c, &serveOptions{}, make(tlsCache)); err == nil || !strings.Contains(err.Error(), key) {
+	if _, err := prepare(c, &gatewayOptions{}, make(tlsCache)); err == nil || !strings.Contains(err.Error(), key) {
 		t.Errorf("got %v, want an error that names the missing key file", err)
 	}
 	write := func(text string) {
@@ -349,7 +349,7 @@ func TestKeysAndCertificates(t *testing.T) {
 		}
 	}
 	write("  one\n")
-	p, err := prepare(c, &serveOptions{}, make(tlsCache))
+	p, err := prepare(c, &gatewayOptions{}, make(tlsCache))
 	if err != nil {
 		t.Fatal(err)
 	}
