@@ -18,6 +18,8 @@ type Case int
 // The cases, in the order of their status.
 const (
 	InvalidRequest   Case = iota // the body is not one JSON object, or its model can't be read
+	NoToken                      // no token, or one that is not valid
+	Forbidden                    // the token does not allow this
 	ModelNotFound                // no pool serves the model
 	PathNotFound                 // the path is not one that the gateway opens
 	MethodNotAllowed             // the path is open, the method is not
@@ -47,6 +49,8 @@ func (c Case) row() caseRow {
 	const request, server = "invalid_request_error", "server_error"
 	rows := [...]caseRow{
 		InvalidRequest:   {http.StatusBadRequest, request, "invalid_request"},
+		NoToken:          {http.StatusUnauthorized, request, "invalid_api_key"},
+		Forbidden:        {http.StatusForbidden, request, "permission_denied"},
 		ModelNotFound:    {http.StatusNotFound, request, "model_not_found"},
 		PathNotFound:     {http.StatusNotFound, request, "not_found"},
 		MethodNotAllowed: {http.StatusMethodNotAllowed, request, "method_not_allowed"},

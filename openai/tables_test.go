@@ -17,6 +17,8 @@ import (
 func TestErrorsHaveOneTable(t *testing.T) {
 	want := map[Case]string{
 		InvalidRequest:   "400 invalid_request",
+		NoToken:          "401 invalid_api_key",
+		Forbidden:        "403 permission_denied",
 		ModelNotFound:    "404 model_not_found",
 		PathNotFound:     "404 not_found",
 		MethodNotAllowed: "405 method_not_allowed",
