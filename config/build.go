@@ -133,6 +133,7 @@ func (b *builder) build() {
 	if d := g.Spec.BBR.DefaultBackend; d != nil && c.SelectModel {
 		c.Default = &Pool{AppProtocol: HTTP, Endpoints: []Endpoint{{Address: strings.ToLower(d.Name), Port: int(*d.Port)}}}
 	}
+	c.JWT, c.TLS = jwt(g.Spec.Auth), g.Spec.TLS != nil
 	b.notHonoured()
 	b.chosen = map[entry]bool{}
 	for i := range g.Spec.Schedulers {
@@ -142,6 +143,19 @@ func (b *builder) build() {
 	b.unselected()
 	c.warnShared(b.gatewayDoc.ref(), "spec.schedulers")
 	c.warnEvents(b.gatewayDoc.ref(), "spec.schedulers")
+}
+
+// jwt is what a validated document asks of tokens.
+func jwt(a *v1alpha1.Auth) *JWT {
+	if a == nil {
+		return nil
+	}
+	p := &a.JWT.Provider
+	j := &JWT{Provider: p.Name, Issuer: p.Issuer, JWKSURI: p.RemoteJWKS.URI, Audiences: p.Audiences}
+	for _, c := range p.RequiredClaims {
+		j.Claims = append(j.Claims, Claim{Name: c.Name, List: c.ValueType == v1alpha1.ClaimStringArray, Values: c.Values})
+	}
+	return j
 }
 
 // at is the path of a scheduler.

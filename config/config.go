@@ -33,6 +33,10 @@ type Config struct {
 	// Default receives what names no model of any pool; nil answers that with 404. It has one endpoint, no Scheduler
 	// and no Model.
 	Default *Pool
+	// JWT says what tokens clients must have; nil: none were asked for.
+	JWT *JWT
+	// TLS: clients were promised https.
+	TLS bool
 	// MaxBodyBytes is the longest request body taken in. Never 0.
 	MaxBodyBytes int64
 	// NotHonoured lists, in document order, every setting that has no effect here.
@@ -150,6 +154,25 @@ type Notice struct {
 	Why string
 	// Fatal: serving would break a promise the document makes. Only checking and explaining may go on.
 	Fatal bool
+	// Embedded: it holds where the gateway meets its clients itself. BehindEnvoy says what holds otherwise.
+	Embedded bool
+}
+
+// JWT says what tokens clients must have, and who signs them.
+type JWT struct {
+	// Provider names the signer to people. Issuer is what a token has as iss, and JWKSURI, by https, where its keys are.
+	Provider, Issuer, JWKSURI string
+	// Audiences: a token must be meant for one of them; empty for any.
+	Audiences []string
+	// Claims: a token must satisfy each of them.
+	Claims []Claim
+}
+
+// Claim is a claim and the values of which it must have one; with List, it is a list that must hold one.
+type Claim struct {
+	Name   string
+	List   bool
+	Values []string
 }
 
 // String is the notice on one line.
@@ -161,6 +184,26 @@ func (n Notice) String() string {
 		}
 	}
 	return strings.Join(parts, ": ")
+}
+
+// BehindEnvoy is the configuration as it holds where Envoy meets the clients: it checks tokens, and ends TLS where it is
+// given a certificate.
+func (c *Config) BehindEnvoy(certificate bool) *Config {
+	behind := *c
+	behind.NotHonoured = nil
+	for _, n := range c.NotHonoured {
+		switch {
+		case !n.Embedded:
+		case n.Path == pathTLS && !certificate:
+			n.Why = "certificates of ACM and cert-manager exist in a cluster only, and clients that were promised https would speak plain text: give a certificate with --tls-cert and --tls-key, or remove spec.tls and end TLS in front"
+		case n.Path == pathTLS:
+			n.Why, n.Fatal = "certificates of ACM and cert-manager exist in a cluster only: the one of --tls-cert takes their place", false
+		default:
+			continue
+		}
+		behind.NotHonoured = append(behind.NotHonoured, n)
+	}
+	return &behind
 }
 
 // Refusal returns nil where the configuration may be served, and otherwise an error that names every setting that

@@ -8,6 +8,12 @@ import (
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
 
+// Fields that the embedded front door can't honour and Envoy can.
+const (
+	pathTLS  = "spec.tls"
+	pathAuth = "spec.auth"
+)
+
 // Why settings have no effect, said once.
 const (
 	whyPods     = "shapes pods, and there are none here"
@@ -23,10 +29,10 @@ func (b *builder) notHonoured() {
 		if s.TLS.ACMArn != "" {
 			value = s.TLS.ACMArn
 		}
-		b.fatal(spec.Child("tls"), value, "certificates of ACM and cert-manager exist in a cluster only, and clients that were promised https would speak plain text: remove spec.tls and end TLS in front")
+		b.embedded(pathTLS, value, "certificates of ACM and cert-manager exist in a cluster only, and clients that were promised https would speak plain text: remove spec.tls and end TLS in front, or have Envoy meet the clients (see sluice envoy --help)")
 	}
 	if s.Auth != nil {
-		b.fatal(spec.Child("auth"), "", "tokens are not checked here, and everyone would be let in: remove spec.auth and check tokens in front")
+		b.embedded(pathAuth, "", "tokens are not checked here, and everyone would be let in: have Envoy meet the clients (see sluice envoy --help), or remove spec.auth and check tokens in front")
 	}
 	if o := s.Observability; o != nil && o.Metrics != nil && o.Metrics.Enabled != nil {
 		b.note(spec.Child("observability", "metrics", "enabled"), fmt.Sprint(*o.Metrics.Enabled), "adds or leaves out a collector beside pods, and there are none here; /metrics is always there")
@@ -45,6 +51,11 @@ func (b *builder) note(path *field.Path, value, why string) {
 
 func (b *builder) fatal(path *field.Path, value, why string) {
 	b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: b.gatewayDoc.ref(), Path: path.String(), Value: value, Why: why, Fatal: true})
+}
+
+// embedded is fatal where the gateway meets its clients itself.
+func (b *builder) embedded(path, value, why string) {
+	b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: b.gatewayDoc.ref(), Path: path, Value: value, Why: why, Fatal: true, Embedded: true})
 }
 
 func (b *builder) bbrNotHonoured(path *field.Path, bbr *v1alpha1.BBR) {

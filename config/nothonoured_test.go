@@ -57,3 +57,30 @@ func settings(t reflect.Type, path string) []string {
 	}
 	return list
 }
+
+// Behind Envoy tokens are checked, and TLS is ended where there is a certificate: what forbids serving without Envoy does
+// not, there.
+func TestBehindEnvoy(t *testing.T) {
+	c, err := Parse(readFile(t, "testdata/everything.good.yaml"), "everything")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(certificate bool, path string, want, fatal bool) {
+		t.Helper()
+		behind := c.BehindEnvoy(certificate)
+		i := slices.IndexFunc(behind.NotHonoured, func(n Notice) bool { return n.Path == path })
+		if (i >= 0) != want || i >= 0 && behind.NotHonoured[i].Fatal != fatal {
+			t.Errorf("certificate %t, %s: got %v, want told %t, fatal %t", certificate, path, behind.NotHonoured, want, fatal)
+		}
+	}
+	f(false, "spec.auth", false, false)
+	f(false, "spec.tls", true, true)
+	f(true, "spec.tls", true, false)
+	f(true, "spec.bbr.replicas", true, false)
+	if !c.TLS || c.JWT == nil || c.JWT.JWKSURI != "https://login.example.com/keys" || len(c.JWT.Claims) == 0 {
+		t.Errorf("got TLS %t and JWT %+v, want what the document says", c.TLS, c.JWT)
+	}
+	if before := len(c.NotHonoured); before <= len(c.BehindEnvoy(true).NotHonoured) {
+		t.Errorf("got %d notices, want more of them without Envoy", before)
+	}
+}
