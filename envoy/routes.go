@@ -1,0 +1,90 @@
+package envoy
+
+import (
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Pauses before a retry, which Envoy draws by chance between 0 and a bound that doubles.
+const (
+	backOffBase = 25 * time.Millisecond
+	backOffMax  = 250 * time.Millisecond
+)
+
+// routes has one route for each pool, which the picker chooses by a header that no client can send, and one for what the
+// picker has not seen: the failure mode.
+func (b *builder) routes() *routev3.RouteConfiguration {
+	host := &routev3.VirtualHost{Name: "all", Domains: []string{"*"}, RequestBodyBufferLimit: wrapperspb.UInt64(uint64(b.o.MaxBodyBytes))}
+	for i := range b.o.Pools {
+		host.Routes = append(host.Routes, b.poolRoute(&b.o.Pools[i]))
+	}
+	host.Routes = append(host.Routes, b.lastRoute())
+	return &routev3.RouteConfiguration{Name: routesName, VirtualHosts: []*routev3.VirtualHost{host}, ValidateClusters: wrapperspb.Bool(false)}
+}
+
+func everything() *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+}
+
+func (b *builder) poolRoute(p *Pool) *routev3.Route {
+	match := everything()
+	match.Headers = []*routev3.HeaderMatcher{{Name: headerBaseModel, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+		StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.key()}}}}}
+	return &routev3.Route{
+		Name:   p.Name,
+		Match:  match,
+		Action: &routev3.Route_Route{Route: b.action(clusterOf(p.Name), p)},
+		// The endpoints in question are known from the picker's metadata by now, and are no engine's business.
+		RequestHeadersToRemove: []string{headerDestination, headerBaseModel, "x-envoy-external-address"},
+	}
+}
+
+// action sends to a cluster. There is no bound on a whole request unless one is asked for: answers take minutes.
+func (b *builder) action(cluster string, p *Pool) *routev3.RouteAction {
+	a := &routev3.RouteAction{
+		ClusterSpecifier:     &routev3.RouteAction_Cluster{Cluster: cluster},
+		HostRewriteSpecifier: &routev3.RouteAction_AutoHostRewrite{AutoHostRewrite: yes()},
+		Timeout:              durationpb.New(p.RouteTimeout),
+		IdleTimeout:          durationpb.New(b.o.IdleTimeout),
+	}
+	if b.o.Retries > 0 {
+		a.RetryPolicy = &routev3.RetryPolicy{
+			RetryOn:              "connect-failure,refused-stream,reset,retriable-status-codes",
+			RetriableStatusCodes: []uint32{429, 502, 503, 504},
+			NumRetries:           wrapperspb.UInt32(uint32(b.o.Retries)),
+			RetryBackOff:         &routev3.RetryPolicy_RetryBackOff{BaseInterval: durationpb.New(backOffBase), MaxInterval: durationpb.New(backOffMax)},
+		}
+		if b.o.AttemptTimeout > 0 {
+			a.RetryPolicy.PerTryTimeout = durationpb.New(b.o.AttemptTimeout)
+		}
+	}
+	return a
+}
+
+// lastRoute is for requests that the picker has not seen. Closed, they are told so; open, there is one pool, whose
+// configured endpoints get them in turn, each a retry's next.
+func (b *builder) lastRoute() *routev3.Route {
+	r := &routev3.Route{Name: "unpicked", Match: everything()}
+	if b.o.FailureMode != FailOpen {
+		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}}
+		return r
+	}
+	a := b.action(openCluster, &b.o.Pools[0])
+	if a.RetryPolicy != nil {
+		a.RetryPolicy.RetryHostPredicate = []*routev3.RetryPolicy_RetryHostPredicate{{Name: "envoy.retry_host_predicates.previous_hosts",
+			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: b.pack(&previousv3.PreviousHostsPredicate{})}}}
+		a.RetryPolicy.HostSelectionRetryMaxAttempts = 5
+	}
+	r.Action = &routev3.Route_Route{Route: a}
+	r.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: headerReason, Value: "unpicked"}}}
+	return r
+}
+
+// clusterOf is the name of a pool's cluster.
+func clusterOf(pool string) string { return poolPrefix + pool }
