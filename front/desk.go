@@ -35,6 +35,10 @@ type Options struct {
 	// Sessions says where sessions are told, by the name of the pool; none for pools that are missing.
 	Sessions map[string]SessionSource
 
+	// Rewrites are the rules by which requests go on under the name of another model, those that come first before
+	// those that follow.
+	Rewrites []Rewrite
+
 	// OpenPaths are paths opened to clients beside those of the OpenAI API, each matched whole.
 	OpenPaths []string
 	// TrustHeaders keeps gateway headers that clients send, for clients that are gateways themselves.
@@ -82,8 +86,9 @@ const DefaultBodyBudget = 1 << 30
 // settings is Options with defaults filled in, and what is derived from them. It never changes once made.
 type settings struct {
 	Options
-	open   map[string]bool
-	budget *openai.Budget
+	open     map[string]bool
+	budget   *openai.Budget
+	rewrites rewrites
 }
 
 // Desk is where the requests of one or more doors are taken in. Make one with New; all methods may be called by any goroutine.
@@ -111,7 +116,7 @@ func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.D
 // Apply takes over new options; requests in flight go on under those they began with. Call it after fleet.Apply when
 // both change: metrics of pools that are gone are let go.
 func (d *Desk) Apply(o Options) {
-	s := &settings{Options: o, open: make(map[string]bool)}
+	s := &settings{Options: o, open: make(map[string]bool), rewrites: newRewrites(o.Rewrites)}
 	for _, p := range o.OpenPaths {
 		s.open[p] = true
 	}

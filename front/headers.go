@@ -127,11 +127,16 @@ func (r *Request) CheckHeader() *openai.Error {
 
 // Drops reports whether a header that the client sent does not go on to an engine: it concerns the connection, is a gateway's
 // to send, or is one of those that EngineHeaders gives. Nor does Expect, which is answered by taking the body, or
-// Accept-Encoding: a stream must be readable to be ended well and counted, and engines compress nothing else worth having.
+// Accept-Encoding: a stream must be readable to be ended well and counted, and engines compress nothing else worth having. Of a
+// body that Decide has rewritten, the coding and digests are gone.
 func (r *Request) Drops(name string) bool {
 	switch name {
 	case HeaderModel, "Expect", "Accept-Encoding":
 		return true
+	case "Content-Encoding", "Content-Digest", "Content-Md5", "Digest":
+		if r.Rewritten {
+			return true
+		}
 	}
 	return Hop(name) || !r.set.TrustHeaders && Reserved(name) || r.options[name]
 }

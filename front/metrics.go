@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer, d *Desk) *metrics {
 			longBuckets(), labelPool, labelOperation),
 		decision: histogram("decision_seconds", "Time to read a request's fields, hash its prompt and pick an endpoint.",
 			prometheus.ExponentialBuckets(10e-6, 2.5, 10), labelPool),
-		tokens: &tokens{fleet: d.fleet, seen: make(map[tokenLabels]bool),
+		tokens: &tokens{desk: d, seen: make(map[tokenLabels]bool),
 			prompt: counter("prompt_tokens_total", "Prompt tokens that engines reported, cached ones included.", labelPool, labelModel),
 			cached: counter("cached_prompt_tokens_total", "Prompt tokens that engines reported as taken from cache.", labelPool, labelModel),
 			expected: counter("expected_cached_prompt_tokens_total", "Prompt tokens that were expected to be taken from cache where the requests went of which engines reported tokens.",
@@ -152,7 +152,7 @@ func (m *metrics) leave(pool string) {
 // tokens counts what engines report, by the name that was asked for. It is a collector of its own because adapters are
 // loaded and unloaded without the front door being told: a scrape forgets names that the fleet no longer knows.
 type tokens struct {
-	fleet                            *fleet.Fleet
+	desk                             *Desk
 	prompt, cached, expected, output *prometheus.CounterVec
 
 	mu   sync.Mutex
@@ -182,11 +182,14 @@ func (t *tokens) Describe(out chan<- *prometheus.Desc) {
 // Collect is part of prometheus.Collector.
 func (t *tokens) Collect(out chan<- prometheus.Metric) {
 	known := map[string]bool{"": true} // under no name is counted what unknown models take
-	for _, name := range t.fleet.Names() {
+	for _, name := range t.desk.fleet.Names() {
+		known[name] = true
+	}
+	for name := range t.desk.settings.Load().rewrites.aliases {
 		known[name] = true
 	}
 	pools := make(map[string]bool)
-	for _, p := range t.fleet.Pools() {
+	for _, p := range t.desk.fleet.Pools() {
 		pools[p.Name()] = true
 	}
 	t.mu.Lock()

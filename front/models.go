@@ -1,6 +1,7 @@
 package front
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sluice-gateway/sluice/fleet"
@@ -13,7 +14,7 @@ func (r *Request) Models() ([]byte, *openai.Error) {
 	var lists [][]openai.Model
 	for _, p := range r.desk.fleet.Pools() {
 		if p.Ready() {
-			lists = append(lists, listed(p))
+			lists = append(lists, append(listed(p), r.aliases(p)...))
 		}
 	}
 	id := strings.TrimSuffix(strings.TrimPrefix(strings.TrimSuffix(r.url, "/"), "/v1/models"), "/")
@@ -29,6 +30,22 @@ func (r *Request) Models() ([]byte, *openai.Error) {
 		}
 	}
 	return nil, openai.ModelNotFound.Errorf("no pool lists %.100q; GET /v1/models lists what is served", id)
+}
+
+// aliases are the names that a pool's requests may have beside those that are served.
+func (r *Request) aliases(p *fleet.Pool) []openai.Model {
+	var names []string
+	for name, rule := range r.set.rewrites.aliases {
+		if _, served := r.desk.fleet.Lookup(name); !served && rule.pool == p.Name() && len(rule.targets) > 0 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	list := make([]openai.Model, len(names))
+	for i, name := range names {
+		list[i].ID = name
+	}
+	return list
 }
 
 // listed is what a pool's engines list. Names that only the configuration knows are added, because requests for them

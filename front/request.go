@@ -30,13 +30,17 @@ type Request struct {
 	// Secure says that the client's connection is encrypted. The door sets it, before Decide.
 	Secure bool
 
-	// Body is what the client sent, nil for nothing, and from Free on.
-	Body *openai.Body
+	// Body is what goes to an engine, nil for nothing, and from Free on. Until Decide it is what the client sent; Rewritten says
+	// that it is not from then on: it names another model, and has lost its coding if it came with one, so that its length is
+	// another.
+	Body      *openai.Body
+	Rewritten bool
 
 	// Pool serves it; nil until Decide has found one.
 	Pool *fleet.Pool
-	// Model is the name asked for, empty where none was given; Label is the same if the fleet knows the name, for metrics.
-	Model, Label string
+	// Asked is the name asked for, empty where none was given; Label is the same if it is known, for metrics. Model is the
+	// name that the request goes on under.
+	Asked, Label, Model string
 	// Want is what the pool is asked for. A door adds whom it has Tried, and whether the request is Suspect.
 	Want fleet.Request
 	// Cookie is one that the answer sets, nil for none.
@@ -55,7 +59,8 @@ type Request struct {
 	options map[string]bool // headers that the client's Connection names
 	media   bool            // the prompt holds more than text
 	scratch *openai.Scratch
-	counted bool // in the in-flight gauge
+	rule    *rule // that gave it its Model, nil for none
+	counted bool  // in the in-flight gauge
 	over    bool
 }
 
@@ -149,20 +154,30 @@ func (r *Request) Decide() (*fleet.Lease, *openai.Error) {
 	return lease, nil
 }
 
+// fields reads what routing needs to know of the body, nothing where there is none to read.
+func (r *Request) fields() (req openai.Request, e *openai.Error) {
+	if r.Body == nil || !r.Path.Body && !r.Open {
+		return req, nil
+	}
+	r.scratch, _ = r.desk.scratches.Get().(*openai.Scratch)
+	req, err := openai.Read(r.header.Get("Content-Type"), strings.Join(r.header["Content-Encoding"], ","), r.Body, r.scratch)
+	if err != nil && !r.Open {
+		return req, openai.AsError(err)
+	}
+	return req, nil
+}
+
 // understand finds out what the request asks for and which pool serves it.
 func (r *Request) understand() *openai.Error {
-	var req openai.Request
-	if r.Body != nil && (r.Path.Body || r.Open) {
-		r.scratch, _ = r.desk.scratches.Get().(*openai.Scratch)
-		var err error
-		req, err = openai.Read(r.header.Get("Content-Type"), strings.Join(r.header["Content-Encoding"], ","), r.Body, r.scratch)
-		if err != nil && !r.Open {
-			return openai.AsError(err)
-		}
+	req, e := r.fields()
+	if e != nil {
+		return e
 	}
-	r.Model = req.Model
-	if r.Model == "" {
-		r.Model = r.header.Get(HeaderModel)
+	if r.Asked = req.Model; r.Asked == "" {
+		r.Asked = r.header.Get(HeaderModel)
+	}
+	if e := r.rewrite(req.Model != ""); e != nil {
+		return e
 	}
 	keeps, endpoint := r.holder(&req)
 	target, e := r.target(keeps)
@@ -177,9 +192,7 @@ func (r *Request) understand() *openai.Error {
 		r.Want.Blocks, r.Want.Ends = r.scratch.Blocks(r.Model)
 		r.Want.UnitBytes, r.Want.Head = openai.UnitBytes, r.scratch.Head()
 	}
-	switch r.Path.Operation {
-	case "chat_completions", "completions", "responses", "messages":
-	default:
+	if !r.generates() {
 		r.Want.MaxOutput = 1 // nothing is generated token by token
 	}
 	r.Want.Record = r.set.Record != nil && r.set.Sample != nil && r.set.Sample(r.ID)
@@ -188,6 +201,15 @@ func (r *Request) understand() *openai.Error {
 		r.Want.Holder = endpoint
 	}
 	return nil
+}
+
+// generates reports whether the operation is one that generates tokens.
+func (r *Request) generates() bool {
+	switch r.Path.Operation {
+	case "chat_completions", "completions", "responses", "messages":
+		return true
+	}
+	return false
 }
 
 // mediaBytes is what media in a prompt count for at most: an image costs about as many tokens as this much text,
@@ -206,8 +228,10 @@ func (r *Request) target(keeps *fleet.Pool) (fleet.Target, *openai.Error) {
 		return fleet.Target{Pool: keeps}, nil
 	}
 	target, ok := f.Lookup(r.Model)
-	if ok {
-		r.Label = r.Model
+	if r.rule != nil {
+		r.labelRuled()
+	} else if ok {
+		r.Label = r.Asked
 	}
 	pools := f.Pools()
 	switch {
@@ -220,6 +244,10 @@ func (r *Request) target(keeps *fleet.Pool) (fleet.Target, *openai.Error) {
 		return target, nil
 	case r.Model == "" && !r.Path.Body && len(pools) == 1:
 		return fleet.Target{Pool: pools[0]}, nil
+	}
+	if p := r.ruledPool(); p != nil {
+		f.Miss() // an adapter may have been loaded a moment ago
+		return fleet.Target{Pool: p}, nil
 	}
 	if p := f.Fallback(); p != nil {
 		return fleet.Target{Pool: p}, nil
@@ -284,7 +312,7 @@ func (r *Request) End(ctx context.Context) {
 		pool = r.Pool.Name()
 	}
 	e := &r.Ended
-	e.ID, e.Pool, e.Model, e.Duration = r.ID, pool, r.Model, r.desk.now()-r.Start
+	e.ID, e.Pool, e.Model, e.Duration = r.ID, pool, r.Asked, r.desk.now()-r.Start
 	e.Status = cmp.Or(e.Status, http.StatusInternalServerError) // 0 where a panic is on its way up
 	m := r.desk.metrics
 	m.requests.WithLabelValues(pool, r.Path.Operation, codeLabel(e.Status)).Inc()
@@ -296,8 +324,12 @@ func (r *Request) End(ctx context.Context) {
 		r.set.Ended(*e)
 	}
 	if log := r.desk.log; log.Enabled(ctx, slog.LevelDebug) {
-		log.LogAttrs(ctx, slog.LevelDebug, "request", slog.String("x-request-id", r.ID), slog.String("modelName", r.Model),
+		attrs := []slog.Attr{slog.String("x-request-id", r.ID), slog.String("modelName", r.Asked),
 			slog.String("pool", pool), slog.String("operation", r.Path.Operation), slog.String("endpoint", e.Endpoint), slog.Int("status", e.Status),
-			slog.Duration("took", e.Duration))
+			slog.Duration("took", e.Duration)}
+		if r.Model != r.Asked {
+			attrs = append(attrs, slog.String("modelRewrite", r.Model))
+		}
+		log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)
 	}
 }

@@ -7,14 +7,20 @@ import (
 	"unicode/utf8"
 )
 
+// formShape is what is known of a multipart body.
+type formShape struct {
+	boundary string
+	models   []int // the numbers of the parts that hold the model, from 0
+	parts    int
+}
+
 // readForm walks over all parts of a form, so that the model is found wherever it stands, also after a large file, and
 // a body that ends early or lacks its boundary is an error.
-func (r *Request) readForm(b *Body, boundary string) error {
+func (r *Request) readForm(b *Body, f *formShape) error {
 	src := b.Reader()
 	defer func() { _ = src.Close() }()
-	parts := multipart.NewReader(src, boundary)
-	found := false
-	for {
+	parts := multipart.NewReader(src, f.boundary)
+	for ; ; f.parts++ {
 		// Raw: form readers of engines don't undo a Content-Transfer-Encoding either.
 		part, err := parts.NextRawPart()
 		if err == io.EOF { // a body that is cut off gives an error that only wraps io.EOF
@@ -23,12 +29,15 @@ func (r *Request) readForm(b *Body, boundary string) error {
 		if err != nil {
 			return InvalidRequest.Errorf("the request body is not valid multipart/form-data")
 		}
-		found = true
+		count := r.count
 		if err := r.readPart(part); err != nil {
 			return err
 		}
+		if r.count > count {
+			f.models = append(f.models, f.parts)
+		}
 	}
-	if !found {
+	if f.parts == 0 {
 		return InvalidRequest.Errorf("the request body holds no form part")
 	}
 	r.PromptBytes, r.MediaBytes = b.size, b.size

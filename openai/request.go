@@ -49,6 +49,8 @@ type Scratch struct {
 	text   []byte
 	model  string // the last model name, so that a repeated one needs no allocation
 	source *Body  // what the spans point into: the request's body, or what it decoded to
+	models []span // each model in it, with its quotes
+	form   formShape
 	seed   xxhash.Digest
 	blocks []uint64
 	ends   []int32
@@ -64,6 +66,8 @@ func (s *Scratch) Reset() {
 	}
 	s.scan = scanner{}
 	s.fields = [fieldCount]span{}
+	s.models = s.models[:0]
+	s.form = formShape{}
 }
 
 // field is a top-level field that is read. The order of those from firstPrompt on is the order in which they are
@@ -214,7 +218,8 @@ func Read(contentType, contentEncoding string, b *Body, s *Scratch) (Request, er
 			return Request{}, InvalidRequest.Errorf("the Content-Type names no usable multipart boundary")
 		}
 		r.Form = true
-		if err := r.readForm(source, params["boundary"]); err != nil {
+		s.form.boundary = params["boundary"]
+		if err := r.readForm(source, &s.form); err != nil {
 			return Request{}, err
 		}
 		return r, nil
@@ -334,6 +339,7 @@ func (r *Request) readModel(s *Scratch, value span, first byte) error {
 	}
 	r.Model = s.model
 	r.count++
+	s.models = append(s.models, value)
 	return nil
 }
 
