@@ -21,6 +21,7 @@ type tree struct {
 	fset  *token.FileSet
 	files []*source
 	dirs  []string
+	apart []string // folders that are modules of their own: their text is held to the rules for text, their code is not ours
 }
 
 // source is one text file. Paths are relative to the root, with slashes.
@@ -47,6 +48,9 @@ func load(fsys fs.FS) (*tree, error) {
 			if name != "." && (strings.HasPrefix(d.Name(), ".") || name == "bin" || name == "dist" || name == "internal/arch/testdata") {
 				return fs.SkipDir
 			}
+			if _, err := fs.Stat(fsys, path.Join(name, "go.mod")); err == nil && name != "." {
+				t.apart = append(t.apart, name)
+			}
 			t.dirs = append(t.dirs, name)
 			return nil
 		}
@@ -68,7 +72,8 @@ func (t *tree) read(fsys fs.FS, name string) error {
 	}
 	s := &source{path: name, dir: path.Dir(name), text: text}
 	t.files = append(t.files, s)
-	if path.Ext(name) != ".go" || slices.Contains(strings.Split(name, "/"), "testdata") {
+	if path.Ext(name) != ".go" || slices.Contains(strings.Split(name, "/"), "testdata") ||
+		slices.ContainsFunc(t.apart, func(dir string) bool { return within(name, dir) }) {
 		return nil
 	}
 	s.test = strings.HasSuffix(name, "_test.go")
