@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
 	"github.com/sluice-gateway/sluice/route"
 )
 
@@ -30,8 +31,8 @@ var scorers = []struct {
 	{route.ScorerPredictedLatency, func(w *v1alpha1.Weights) **int32 { return &w.PredictedLatency }},
 }
 
-// Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of Endpoints and
-// GatewayPolicies, in any order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
+// Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of the other
+// kinds, in any order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
 func Parse(docs []byte, name string) (*Config, error) {
 	b := builder{config: &Config{Source: name}}
 	b.docs = read(docs)
@@ -62,6 +63,12 @@ type builder struct {
 	listDocs   []*document
 	policies   []*v1alpha1.GatewayPolicy // with their defaults
 	policyDocs []*document
+
+	rewrites      []*v1alpha2.InferenceModelRewrite
+	rewriteDocs   []*document
+	configMaps    []*configMap
+	configMapDocs []*document
+	adapterMaps   []adapterMap
 
 	chosen map[entry]bool // entries that some scheduler selected
 }
@@ -100,6 +107,10 @@ func (b *builder) take(d *document) {
 		b.listDocs = append(b.listDocs, d)
 	case v1alpha1.GatewayPolicyKind:
 		b.takePolicy(d)
+	case v1alpha2.InferenceModelRewriteKind:
+		b.takeRewrite(d)
+	case configMapKind:
+		b.takeConfigMap(d)
 	}
 }
 
@@ -110,15 +121,12 @@ func (b *builder) pair() {
 	}
 	names := map[string]int{}
 	for i, d := range b.listDocs {
-		name := b.lists[i].Name
-		if first, taken := names[name]; taken && name != "" {
-			d.add(field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf("must be unique: document %d has the same name", first)))
-			continue
-		}
-		names[name] = d.number
+		b.unique(d, names, b.lists[i].Name)
 	}
 	twice(b.listDocs, b.lists)
 	b.pairPolicies()
+	b.pairRewrites()
+	b.pairConfigMaps()
 	if b.gateway == nil && len(b.faults()) == 0 {
 		b.loose = append(b.loose, Fault{Text: "no document of kind InferenceGatewayConfig: it says which models there are and where they run"})
 	}
@@ -139,7 +147,9 @@ func (b *builder) build() {
 	for i := range g.Spec.Schedulers {
 		c.Pools = append(c.Pools, b.pool(i))
 	}
+	b.configMapsNotHonoured()
 	b.adapters()
+	b.buildRewrites()
 	b.unselected()
 	c.warnShared(b.gatewayDoc.ref(), "spec.schedulers")
 	c.warnEvents(b.gatewayDoc.ref(), "spec.schedulers")
@@ -315,29 +325,6 @@ func kvEvents(k *v1alpha1.EndpointKVEvents) KVEvents {
 		return KVEvents{}
 	}
 	return e
-}
-
-// adapters gives each adapter name to one pool.
-func (b *builder) adapters() {
-	owner := map[string]string{}
-	for i := range b.config.Pools {
-		owner[b.config.Pools[i].Model] = b.config.Pools[i].Scheduler
-	}
-	for i := range b.config.Pools {
-		p := &b.config.Pools[i]
-		for j, a := range b.gateway.Spec.Schedulers[i].LoRAAdapters {
-			path := at(i).Child("loraAdapters").Index(j)
-			switch first, taken := owner[a]; {
-			case taken && first == p.Scheduler:
-				b.warn(b.gatewayDoc.ref(), path, a, "is a name that this scheduler has already")
-			case taken:
-				b.warn(b.gatewayDoc.ref(), path, a, "is a name of scheduler %q already, which gets the requests", first)
-			default:
-				owner[a] = p.Scheduler
-				p.Adapters = append(p.Adapters, a)
-			}
-		}
-	}
 }
 
 // unselected tells of entries that get no request, and of entries that take any certificate.

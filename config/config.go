@@ -37,6 +37,8 @@ type Config struct {
 	JWT *JWT
 	// TLS: clients were promised https.
 	TLS bool
+	// Rewrites are rules for names, those that count before others first.
+	Rewrites []Rewrite
 	// MaxBodyBytes is the longest request body taken in. Never 0.
 	MaxBodyBytes int64
 	// NotHonoured lists, in document order, every setting that has no effect here.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,19 +17,25 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
 )
 
-// kinds are the documents that can be read, with the apiVersion of each.
-var kinds = []struct{ kind, apiVersion string }{
-	{v1alpha1.InferenceGatewayConfigKind, v1alpha1.InferenceGroup + "/" + v1alpha1.Version},
-	{v1alpha1.EndpointsKind, v1alpha1.GatewayGroup + "/" + v1alpha1.Version},
-	{v1alpha1.GatewayPolicyKind, v1alpha1.GatewayGroup + "/" + v1alpha1.Version},
+// kinds are the documents that can be read, with the apiVersions of each.
+var kinds = []struct {
+	kind     string
+	versions []string
+}{
+	{v1alpha1.InferenceGatewayConfigKind, []string{v1alpha1.InferenceGroup + "/" + v1alpha1.Version}},
+	{v1alpha1.EndpointsKind, []string{v1alpha1.GatewayGroup + "/" + v1alpha1.Version}},
+	{v1alpha1.GatewayPolicyKind, []string{v1alpha1.GatewayGroup + "/" + v1alpha1.Version}},
+	{v1alpha2.InferenceModelRewriteKind, []string{v1alpha2.LLMDGroup + "/" + v1alpha2.Version, v1alpha2.ExtensionGroup + "/" + v1alpha2.Version}},
+	{configMapKind, []string{"v1"}},
 }
 
 func knownKinds() string {
 	var s []string
 	for _, k := range kinds {
-		s = append(s, fmt.Sprintf("%s of %s", k.kind, k.apiVersion))
+		s = append(s, fmt.Sprintf("%s of %s", k.kind, either(k.versions)))
 	}
 	return "known kinds are " + strings.Join(s[:len(s)-1], ", ") + " and " + s[len(s)-1]
 }
@@ -199,10 +206,10 @@ func (d *document) identify() {
 		path := field.NewPath("apiVersion")
 		switch v := d.tree["apiVersion"].(type) {
 		case nil:
-			d.addShape(field.Required(path, fmt.Sprintf("%s is read in %s", kind, k.apiVersion)))
+			d.addShape(field.Required(path, fmt.Sprintf("%s is read in %s", kind, either(k.versions))))
 		case string:
-			if v != k.apiVersion {
-				d.addShape(field.Invalid(path, v, fmt.Sprintf("%s is read in %s", kind, k.apiVersion)))
+			if !slices.Contains(k.versions, v) {
+				d.addShape(field.Invalid(path, v, fmt.Sprintf("%s is read in %s", kind, either(k.versions))))
 			}
 		}
 		return

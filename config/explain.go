@@ -22,8 +22,9 @@ func (c *Config) Explain(w io.Writer) error {
 		p.line("It cannot be served as it stands, because of %s that would not be kept: see below.", plural(n, "setting"))
 	}
 	clashing := c.checkEvents(func(string, string) {}) // has been said
+	rewrites := c.rewriteLines()
 	for i := range c.Pools {
-		p.pool(&c.Pools[i], clashing)
+		p.pool(&c.Pools[i], rewrites[c.Pools[i].Scheduler], clashing)
 	}
 	p.requests(c)
 	p.notices("Not honoured here", c.NotHonoured)
@@ -84,7 +85,7 @@ func (p *page) item(key string, lines ...string) {
 	}
 }
 
-func (p *page) pool(x *Pool, clashing map[string]bool) {
+func (p *page) pool(x *Pool, rewrites []string, clashing map[string]bool) {
 	p.title("Scheduler %s", x.Scheduler)
 	p.item("model", printable(x.Model))
 	if len(x.Adapters) > 0 {
@@ -94,6 +95,7 @@ func (p *page) pool(x *Pool, clashing map[string]bool) {
 		}
 		p.item("adapters", wrap(names, 76)...)
 	}
+	p.item("rewrites", rewrites...)
 	if x.Selector != "" {
 		p.item("selector", selectorSentence(x.Selector))
 	}
@@ -236,10 +238,16 @@ func engineSentence(x *Pool) string {
 func (p *page) requests(c *Config) {
 	p.title("Requests")
 	switch {
+	case !c.SelectModel && len(c.Pools) == 1 && len(c.Rewrites) > 0:
+		p.item("model", fmt.Sprintf("read to be rewritten only: every request goes to %s, whatever model it names", c.Pools[0].Scheduler))
 	case !c.SelectModel && len(c.Pools) == 1:
 		p.item("model", fmt.Sprintf("not read: every request goes to %s, whatever model it names", c.Pools[0].Scheduler))
 	default:
-		p.item("model", "the body's model chooses the scheduler, by its model or one of its adapters")
+		how := "the body's model"
+		if len(c.Rewrites) > 0 {
+			how += ", as rewritten,"
+		}
+		p.item("model", how+" chooses the scheduler, by its model or one of its adapters")
 		p.item("others", c.others())
 	}
 	p.item("body", fmt.Sprintf("at most %s, longer ones are answered 413", bytesText(c.MaxBodyBytes)))

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
 	"github.com/sluice-gateway/sluice/route"
 )
 
@@ -65,6 +66,27 @@ func TestParse(t *testing.T) {
 func gateway(spec, scheduler string) string {
 	return fmt.Sprintf(`{apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1, kind: InferenceGatewayConfig, metadata: {name: g},
  spec: {bbr: {enabled: true}, %s schedulers: [{name: s, modelName: m, modelSelector: {}, %s}]}}`, spec, scheduler)
+}
+
+// TestRewrites holds the order of rules, which other rooms read: the oldest document's, then the younger's, then those that were
+// created nowhere.
+func TestRewrites(t *testing.T) {
+	c, err := Parse(readFile(t, "testdata/rewrites.good.yaml"), "lab.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(model string) []RewriteTarget { return []RewriteTarget{{model, 1}} }
+	want := []Rewrite{
+		{"oldest", "llama", []RewriteRule{{[]string{"food-review", "reviews"}, []RewriteTarget{{"ski-resorts", 90}, {"qwen", 10}}}}},
+		{"younger", "llama", []RewriteRule{{[]string{"food-review"}, one("never")}, {nil, one("all-others")}}},
+		{"written-by-hand", "llama", []RewriteRule{{nil, one("sql")}, {[]string{"food-review"}, one("never")}, {[]string{"qwen"}, one("never")}, {[]string{"llama"}, nil}}},
+	}
+	if diff := cmp.Diff(want, c.Rewrites); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"sql", "ski-resorts", "movie-critique"}, c.Pools[0].Adapters); diff != "" {
+		t.Errorf("adapters: -want +got:\n%s", diff)
+	}
 }
 
 // TestRefusal: what would serve by other rules than asked must not start, and says which field.
@@ -254,7 +276,7 @@ func TestNoKeyIsShown(t *testing.T) {
 // -fuzzminimizetime=10x: maps are walked in another order each time, so that the fuzzer tries in vain to make its
 // inputs shorter.
 func FuzzParse(f *testing.F) {
-	for _, ending := range []string{"two-models.good", "one-model.good", "everything.good", "wrong-types.bad", "duplicate-keys.bad", "not-documents.bad", "addresses.bad"} {
+	for _, ending := range []string{"two-models.good", "one-model.good", "everything.good", "rewrites.good", "rewrites.bad", "adapters.bad", "wrong-types.bad", "duplicate-keys.bad", "not-documents.bad", "addresses.bad"} {
 		f.Add(string(readFile(f, "testdata/"+ending+".yaml")))
 	}
 	f.Add("---\n---\xef\xbb\xbf{}\r\n--- {a: &a [*a]}\n...\n")
@@ -286,6 +308,7 @@ func check(t *testing.T, c *Config) {
 	if c.MaxBodyBytes <= 0 || len(c.Pools) == 0 || !c.SelectModel && len(c.Pools) != 1 {
 		t.Errorf("got body limit %d and %d pools", c.MaxBodyBytes, len(c.Pools))
 	}
+	checkRewrites(t, c)
 	names := map[string]bool{}
 	for _, p := range c.Pools {
 		for _, n := range append([]string{p.Model}, p.Adapters...) {
@@ -297,6 +320,23 @@ func check(t *testing.T, c *Config) {
 		for _, e := range p.Endpoints {
 			if host, port, err := address(e.HostPort()); err != nil || host != e.Address || port != e.Port {
 				t.Errorf("%s reads as %q, %d, %v", e.HostPort(), host, port, err)
+			}
+		}
+	}
+}
+
+// checkRewrites holds what Config promises of its rules.
+func checkRewrites(t *testing.T, c *Config) {
+	t.Helper()
+	has := func(scheduler string) bool {
+		return slices.ContainsFunc(c.Pools, func(p Pool) bool { return p.Scheduler == scheduler })
+	}
+	for _, w := range c.Rewrites {
+		for _, r := range w.Rules {
+			for _, x := range r.Targets {
+				if !has(w.Scheduler) || x.Weight < 1 || x.Model == "" || slices.Contains(r.Models, "") {
+					t.Errorf("got the rule %+v of %s for scheduler %q", r, w.Name, w.Scheduler)
+				}
 			}
 		}
 	}
@@ -319,6 +359,10 @@ func written(t *testing.T, text string) []byte {
 			add(decode[v1alpha1.Endpoints](d))
 		case v1alpha1.GatewayPolicyKind:
 			add(decode[v1alpha1.GatewayPolicy](d))
+		case v1alpha2.InferenceModelRewriteKind:
+			add(decode[v1alpha2.InferenceModelRewrite](d))
+		case configMapKind:
+			add(decode[configMap](d))
 		default:
 			add(decode[v1alpha1.InferenceGatewayConfig](d))
 		}

@@ -19,11 +19,11 @@ type schema struct {
 	docs  map[string]*ast.CommentGroup
 }
 
-// readSchema parses api/v1alpha1.
+// readSchema parses the folders of api.
 func readSchema(t *testing.T) *schema {
 	t.Helper()
 	s := &schema{make(map[string]*ast.TypeSpec), make(map[string]*ast.CommentGroup)}
-	files, err := filepath.Glob("../../api/v1alpha1/*.go")
+	files, err := filepath.Glob("../../api/*/*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("got %d files, %v", len(files), err)
 	}
@@ -48,8 +48,8 @@ func readSchema(t *testing.T) *schema {
 
 // documents writes a table of fields for each kind of document.
 func documents(b *strings.Builder, s *schema) {
-	b.WriteString("\n## Documents\n\nWhat the file of `serve -f` and `check -f` may hold. `[]` is each entry of a list. What this build does not honour of a document, `sluice check` says.\n")
-	for _, kind := range []string{"InferenceGatewayConfig", "Endpoints", "GatewayPolicy"} {
+	b.WriteString("\n## Documents\n\nWhat the file of `serve -f` and `check -f` may hold. `[]` is each entry of a list. What this build does not honour of a document, `sluice check` says. ConfigMaps that list adapters are in operating.md.\n")
+	for _, kind := range []string{"InferenceGatewayConfig", "Endpoints", "GatewayPolicy", "InferenceModelRewrite"} {
 		fmt.Fprintf(b, "\n### %s\n\n%s\n\n| field | default | meaning |\n| --- | --- | --- |\n", kind, said(s.docs[kind]))
 		s.fields(b, "spec", kind+"Spec")
 	}

@@ -61,7 +61,7 @@ By default the file holds listener, routes and clusters, so that an Envoy whose 
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
-	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
+	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: an InferenceGatewayConfig, Endpoints and what else docs/reference.md lists")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
 	f.StringVar(&o.admin, "admin", "127.0.0.1:9901", "`ADDR` of Envoy's own administration; keep it on loopback")
 	f.StringVar(&o.picker, "picker", "127.0.0.1:9002", "`HOST:PORT` of the picker")

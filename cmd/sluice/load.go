@@ -83,6 +83,7 @@ type plan struct {
 	fallback string
 	timeouts map[string]time.Duration
 	sessions map[string]front.SessionSource
+	rewrites []front.Rewrite
 	// files are the key and certificate files it was made from, with their contents' hashes: a changed one is a changed configuration.
 	files map[string][sha256.Size]byte
 }
@@ -113,6 +114,7 @@ type tlsCache map[string]*tls.Config
 // prepare turns a configuration into a plan. All faults are reported at once, and nothing has been applied when there is one.
 func prepare(c *config.Config, o *gatewayOptions, cache tlsCache) (*plan, error) {
 	p := &plan{config: c, timeouts: make(map[string]time.Duration), sessions: make(map[string]front.SessionSource), files: make(map[string][sha256.Size]byte)}
+	p.rewrites = rewrites(c.Rewrites)
 	all := c.Pools
 	if c.Default != nil {
 		d := *c.Default
@@ -130,6 +132,23 @@ func prepare(c *config.Config, o *gatewayOptions, cache tlsCache) (*plan, error)
 		}
 	}
 	return p, errors.Join(faults...)
+}
+
+// rewrites are the rules in the words of the front doors, to which a scheduler is a pool.
+func rewrites(list []config.Rewrite) []front.Rewrite {
+	var out []front.Rewrite
+	for _, w := range list {
+		made := front.Rewrite{Name: w.Name, Pool: w.Scheduler}
+		for _, r := range w.Rules {
+			rule := front.RewriteRule{Models: r.Models}
+			for _, t := range r.Targets {
+				rule.Targets = append(rule.Targets, front.RewriteTarget(t))
+			}
+			made.Rules = append(made.Rules, rule)
+		}
+		out = append(out, made)
+	}
+	return out
 }
 
 func (p *plan) pool(pool *config.Pool, o *gatewayOptions, cache tlsCache) (fleet.PoolConfig, error) {

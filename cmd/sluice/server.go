@@ -57,7 +57,7 @@ type gatewayOptions struct {
 // gatewayFlags adds the flags of a gateway with their defaults.
 func gatewayFlags(f *pflag.FlagSet, o *gatewayOptions) {
 	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable; port 8000 if none is given; https://HOST:PORT for TLS)")
-	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: InferenceGatewayConfig and Endpoints documents")
+	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: an InferenceGatewayConfig, Endpoints and what else docs/reference.md lists")
 	o.addEventFlags(f)
 	f.StringVar(&o.admin, "admin", "127.0.0.1:8081", "`ADDR` for /console, /metrics, /explain, /fleet and /debug/pprof; keep it on loopback")
 	f.StringVar(&o.profile, "profile", "", "decide by `NAME` in every pool: latency, weights or round-robin (default: weights where the configuration gives weights, else latency)")
@@ -252,6 +252,7 @@ func (s *server) frontOptions(p *plan) front.Options {
 	o.HideEndpoint = !s.o.reveal
 	o.RouteTimeouts = p.timeouts
 	o.Sessions = p.sessions
+	o.Rewrites = p.rewrites
 	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
 	o.Record = s.recorder.add
 	o.Ended = s.ended
