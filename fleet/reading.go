@@ -13,6 +13,11 @@ type Reading struct {
 	// The engine's own counters since it started: time spent on and tokens of computed prompt, time and tokens of
 	// output, prompt tokens taken from cache. They fall only when the engine restarts.
 	PrefillSeconds, PrefillTokens, DecodeSeconds, DecodeTokens, CachedTokens float64
+	// First tokens that the engine has given since it started, and the seconds that passed before each of them, summed
+	// up. Both move when a first token comes.
+	Firsts, FirstSeconds float64
+	// Requests that the engine has finished since it started, and the tokens of their prompts and answers.
+	Finished, FinishedPrompt, FinishedOutput float64
 	// Progress is whatever the engine counts that moves for as long as it works, with every step of it rather than with
 	// the end of an answer. NaN where it has none: nothing can then be said of a stall.
 	Progress float64
@@ -22,7 +27,8 @@ type Reading struct {
 func UnknownReading() Reading {
 	nan := math.NaN()
 	return Reading{Waiting: nan, Running: nan, KVUse: nan, KVTokens: nan, MaxAdapters: nan,
-		PrefillSeconds: nan, PrefillTokens: nan, DecodeSeconds: nan, DecodeTokens: nan, CachedTokens: nan, Progress: nan}
+		PrefillSeconds: nan, PrefillTokens: nan, DecodeSeconds: nan, DecodeTokens: nan, CachedTokens: nan, Progress: nan,
+		Firsts: nan, FirstSeconds: nan, Finished: nan, FinishedPrompt: nan, FinishedOutput: nan}
 }
 
 // Failure says why a scrape gave no reading.

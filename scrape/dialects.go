@@ -19,15 +19,22 @@ const (
 	maxAdapters
 	adapters // names, in the labels of one series
 	kvUsed   // tokens in the KV cache; with the cache's size found by asking it gives kvUse
+	firsts
+	firstSeconds
+	finished
+	finishedPrompt
+	finishedOutput
 	columns
 )
 
 // A column's label is what metrics call it, its words what people read.
 var (
 	columnLabels = [columns]string{"waiting", "running", "kv_use", "kv_tokens", "prefill_seconds", "prefill_tokens", "decode_seconds", "decode_tokens",
-		"cached_tokens", "progress", "max_adapters", "adapters", "kv_used"}
+		"cached_tokens", "progress", "max_adapters", "adapters", "kv_used", "first_tokens", "first_token_seconds", "finished", "finished_prompt_tokens",
+		"finished_output_tokens"}
 	columnWords = [columns]string{"waiting requests", "running requests", "KV use", "KV cache size", "prefill time", "computed prompt tokens",
-		"decode time", "output tokens", "cached prompt tokens", "progress while it works", "adapter slots", "adapters", "KV cache in use"}
+		"decode time", "output tokens", "cached prompt tokens", "progress while it works", "adapter slots", "adapters", "KV cache in use",
+		"first tokens", "time to first tokens", "finished requests", "their prompt tokens", "their output tokens"}
 )
 
 // required are the columns whose absence is reported: those that routing or learning reads. Adapters are not among
@@ -78,6 +85,8 @@ type dialect struct {
 	model string
 	// rank is the label with the data-parallel rank, numbered over the whole deployment; empty where there is none.
 	rank string
+	// unranked are columns whose series have no rank although those of others have: they say nothing of one.
+	unranked []column
 	// copies are labels that tell apart series which repeat one another: of those the largest value counts.
 	copies []string
 	// ways fill each column; of several the first that is on the page counts.
@@ -87,6 +96,7 @@ type dialect struct {
 func gauge(name string) operand             { return operand{name: name} }
 func counter(name string) operand           { return operand{name: name, counter: true} }
 func histogramSum(name string) operand      { return operand{name: name + "_sum"} }
+func histogramCount(name string) operand    { return operand{name: name + "_count"} }
 func label(name, from string) operand       { return operand{name: name, from: from} }
 func (o operand) where(l, v string) operand { o.only = [2]string{l, v}; return o }
 func (o operand) by(r rule) operand         { o.rule = r; return o }
@@ -125,12 +135,19 @@ var dialects = []dialect{
 			cachedTokens: first(counter("prompt_tokens_cached"), counter("prefix_cache_hits"), counter("gpu_prefix_cache_hits")),
 			progress:     first(histogramSum("iteration_tokens_total"), counter("generation_tokens")),
 			adapters:     first(operand{name: "lora_requests_info", rule: newest}),
+			firsts:       first(histogramCount("time_to_first_token_seconds")),
+			firstSeconds: first(histogramSum("time_to_first_token_seconds")),
+			// Those that ended by an abort count, too.
+			finished:       first(histogramCount("request_generation_tokens")),
+			finishedPrompt: first(histogramSum("request_prompt_tokens")),
+			finishedOutput: first(histogramSum("request_generation_tokens")),
 		},
 	},
 	{
 		engine: "sglang", prefix: "sglang", separator: ":", owner: "sglang", model: "model_name", rank: "dp_rank",
 		// Each tensor rank may write what its data-parallel group does, and a queue is written whole and by priority.
-		copies: []string{"tp_rank", "pp_rank", "moe_ep_rank", "priority"},
+		copies:   []string{"tp_rank", "pp_rank", "moe_ep_rank", "priority"},
+		unranked: []column{firsts, firstSeconds, finished, finishedPrompt, finishedOutput},
 		ways: [columns][]way{
 			waiting: first(gauge("num_queue_reqs")),
 			running: first(gauge("num_running_reqs")),
@@ -151,6 +168,12 @@ var dialects = []dialect{
 			cachedTokens:  first(counter("cached_tokens"), counter("realtime_tokens").where("mode", "prefill_cache")),
 			progress:      first(counter("realtime_tokens"), counter("forward_execution_seconds")),
 			maxAdapters:   first(gauge("lora_pool_slots_total").by(most)),
+			firsts:        first(histogramCount("time_to_first_token_seconds")),
+			firstSeconds:  first(histogramSum("time_to_first_token_seconds")),
+			// All three move when a request ends.
+			finished:       first(counter("num_requests")),
+			finishedPrompt: first(counter("prompt_tokens")),
+			finishedOutput: first(counter("generation_tokens")),
 		},
 	},
 	{
@@ -165,6 +188,9 @@ var dialects = []dialect{
 			decodeSeconds:  first(histogramSum("request_inference_duration")),
 			decodeTokens:   first(histogramSum("request_generated_tokens")),
 			progress:       first(histogramSum("batch_inference_duration")), // of steps, unlike those of requests
+			finished:       first(histogramCount("request_generated_tokens")),
+			finishedPrompt: first(histogramSum("request_input_length")),
+			finishedOutput: first(histogramSum("request_generated_tokens")),
 		},
 	},
 	{

@@ -198,12 +198,18 @@ func usual(families map[string]*dto.MetricFamily, d *dialect, o operand) float64
 	if histogram, ok := strings.CutSuffix(o.name, "_sum"); ok {
 		names = append(names, histogram)
 	}
+	histogram, counts := strings.CutSuffix(o.name, "_count")
+	if counts {
+		names = append(names, histogram)
+	}
 	for _, name := range names {
 		for _, m := range families[d.prefix+d.separator+name].GetMetric() {
 			if !hasLabel(m, o.only) {
 				continue
 			}
 			switch {
+			case m.Histogram != nil && counts:
+				add(float64(m.Histogram.GetSampleCount()))
 			case m.Histogram != nil:
 				add(m.Histogram.GetSampleSum())
 			case m.Gauge != nil:
@@ -247,6 +253,19 @@ func TestDifferenceDoesNotFall(t *testing.T) {
 	} {
 		if got := tokens(c.prompt, c.cached); got != c.want {
 			t.Errorf("got %v for %s less %s, want %v", got, c.prompt, c.cached, c.want)
+		}
+	}
+}
+
+// What an engine counts for all its ranks together says nothing of one.
+func TestUnrankedSeries(t *testing.T) {
+	page := []byte("sglang:num_running_reqs{dp_rank=\"0\"} 3\nsglang:num_running_reqs{dp_rank=\"1\"} 4\nsglang:time_to_first_token_seconds_count 90\n")
+	for rank, want := range map[string][2]float64{"": {7, 90}, "1": {4, math.NaN()}} {
+		s := newScanner(dialectOf("sglang"))
+		s.rank = rank
+		s.scan(page)
+		if r, _ := s.reading(math.NaN()); r.Running != want[0] || r.Firsts != want[1] && !(math.IsNaN(r.Firsts) && math.IsNaN(want[1])) {
+			t.Errorf("rank %q: got %v running and %v first tokens, want %v", rank, r.Running, r.Firsts, want)
 		}
 	}
 }

@@ -281,6 +281,11 @@ func (s *scanner) settle() {
 			}
 		}
 	}
+	if s.rank != "" {
+		for _, c := range s.d.unranked {
+			s.known[c] = math.NaN()
+		}
+	}
 	if !math.IsNaN(s.slots) {
 		s.known[maxAdapters] = s.slots
 	}
@@ -392,6 +397,7 @@ func (s *scanner) reading(capacity float64) (fleet.Reading, lack) {
 	return fleet.Reading{Waiting: k[waiting], Running: k[running], KVUse: k[kvUse], KVTokens: k[kvTokens], MaxAdapters: k[maxAdapters],
 		Resident: s.resident, WaitingAdapters: s.waitingNames, PrefillSeconds: k[prefillSeconds], PrefillTokens: k[prefillTokens],
 		DecodeSeconds: k[decodeSeconds], DecodeTokens: k[decodeTokens], CachedTokens: k[cachedTokens],
+		Firsts: k[firsts], FirstSeconds: k[firstSeconds], Finished: k[finished], FinishedPrompt: k[finishedPrompt], FinishedOutput: k[finishedOutput],
 		Progress: k[progress]}, s.lastLack
 }
 

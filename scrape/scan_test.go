@@ -22,7 +22,8 @@ func describe(engine string, r fleet.Reading, missing []string) string {
 		value float64
 	}{{"waiting", r.Waiting}, {"running", r.Running}, {"KV use", r.KVUse}, {"KV tokens", r.KVTokens}, {"prefill seconds", r.PrefillSeconds},
 		{"prefill tokens", r.PrefillTokens}, {"decode seconds", r.DecodeSeconds}, {"decode tokens", r.DecodeTokens},
-		{"cached tokens", r.CachedTokens}, {"progress", r.Progress}, {"max adapters", r.MaxAdapters}} {
+		{"cached tokens", r.CachedTokens}, {"first tokens", r.Firsts}, {"first token seconds", r.FirstSeconds}, {"finished", r.Finished},
+		{"finished prompt tokens", r.FinishedPrompt}, {"finished output tokens", r.FinishedOutput}, {"progress", r.Progress}, {"max adapters", r.MaxAdapters}} {
 		if !math.IsNaN(c.value) {
 			fmt.Fprintf(&b, "%s %.10g\n", c.name, c.value)
 		}
