@@ -21,7 +21,7 @@ func (p *Pool) gatherFlow(now float64) {
 		f := &ep.flow
 		f.arrivals *= keep
 		f.occupied *= keep
-		if ep.first != nil {
+		if ep.next != nil {
 			f.occupied += 1 - keep
 		}
 		v.Arrivals[i], v.Occupied[i] = float32(f.arrivals), float32(f.occupied)

@@ -22,7 +22,7 @@ type history struct {
 	open []*Lease
 	gone []*endpoint
 	// tokens are the engines' counters, by endpoint.
-	tokens map[string]float64
+	tokens, firsts map[string]float64
 	// plain keeps to requests with a prefix, whose ties do not depend on chance.
 	plain bool
 	// reversed gives the endpoints in another order.
@@ -31,7 +31,7 @@ type history struct {
 }
 
 func newHistory(seed uint64) *history {
-	h := &history{p: NewPool("m"), r: rand.New(rand.NewPCG(seed, 1)), tokens: make(map[string]float64)}
+	h := &history{p: NewPool("m"), r: rand.New(rand.NewPCG(seed, 1)), tokens: make(map[string]float64), firsts: make(map[string]float64)}
 	h.p.Apply(PoolConfig{Name: "m", Endpoints: named(5)})
 	return h
 }
@@ -83,7 +83,7 @@ func (h *history) events() {
 
 func (h *history) pick() {
 	r := prompt(1+h.r.IntN(12), 256+h.r.IntN(40_000))
-	r.Streamed = h.r.IntN(3) > 0
+	r.Streamed, r.Unseen = h.r.IntN(3) > 0, h.r.IntN(3) == 0
 	r.MaxOutput = h.r.IntN(3) * 77
 	if h.r.IntN(4) == 0 {
 		r.Adapter = fmt.Sprintf("a%d", h.r.IntN(4))
@@ -143,6 +143,11 @@ func (h *history) observe() {
 	r.KVTokens = []float64{nan, 3000, 400_000, math.Inf(1), -1}[h.r.IntN(5)]
 	if h.r.IntN(3) == 0 {
 		r.DecodeTokens, r.Running = nan, nan
+	}
+	if h.r.IntN(2) == 0 {
+		h.firsts[name] += float64(h.r.IntN(5))
+		r.Firsts, r.FirstSeconds = h.firsts[name], h.firsts[name]*.1
+		r.Finished, r.FinishedPrompt, r.FinishedOutput = h.firsts[name], h.firsts[name]*900, h.firsts[name]*90
 	}
 	r.MaxAdapters, r.Resident = 2, []string{"a0", "a1", "a2"}[:h.r.IntN(4)]
 	age := time.Duration(h.r.IntN(3)) * 40 * time.Millisecond

@@ -38,6 +38,8 @@ type speed struct {
 	decodeSeconds, decodeExpected                  float64
 	// firsts counts the first tokens it comes from, reads the readings.
 	firsts, reads int
+	// streams counts the finished streams.
+	streams int
 }
 
 // kind is a group of endpoints that share the shape of their steps and the factors on it.
@@ -135,34 +137,63 @@ func (p *Pool) learnDecode(ep *endpoint, seconds, tokens float64, context float3
 	p.teach(ep, func(s *speed) {
 		s.decodeSeconds = s.decodeSeconds*speedDecay + weight*seconds
 		s.decodeExpected = s.decodeExpected*speedDecay + weight*tokens*step
+		s.streams++
 	})
 }
 
-// learnFromEngine learns from the engine's own counters where no stream shows us first tokens: whole answers, or
-// someone else's traffic. Where there are streams they teach better: engines count the time of a step once for each
-// prompt in it, so that by their counters a full engine looks like a slow one.
+// learnFromEngine learns from the engine's own counters where no stream shows us tokens: answers that are whole, or not
+// seen, or someone else's. Where there are streams they teach better.
 func (p *Pool) learnFromEngine(ep *endpoint, now *Reading) {
-	old := &ep.reading
-	seconds, tokens := now.PrefillSeconds-old.PrefillSeconds, now.PrefillTokens-old.PrefillTokens
-	outSeconds, outTokens := now.DecodeSeconds-old.DecodeSeconds, now.DecodeTokens-old.DecodeTokens
-	if ep.speed.firsts > 0 || ep.readAt == route.Never {
+	if ep.readAt == route.Never {
+		return
+	}
+	if counts := now.Firsts >= 0 && len(ep.leases) > 0; ep.speed.firsts == 0 && !counts { // their departures teach better
+		p.learnEnginePrefill(ep, now)
+	}
+	if ep.speed.streams == 0 || ep.ended.n > 0 {
+		p.learnEngineDecode(ep, now)
+	}
+}
+
+// learnEnginePrefill learns from the time that an engine says it took for prompts. It counts the time of a step once for
+// each prompt in it, so that by this a full engine looks like a slow one.
+func (p *Pool) learnEnginePrefill(ep *endpoint, now *Reading) {
+	seconds, tokens := now.PrefillSeconds-ep.reading.PrefillSeconds, now.PrefillTokens-ep.reading.PrefillTokens
+	if !(seconds > 0 && tokens > 0) {
 		return
 	}
 	prompt := p.means.uncached()
 	p.teach(ep, func(s *speed) {
-		if seconds > 0 && tokens > 0 {
-			s.prefillSeconds, s.prefillTokens = s.prefillSeconds*speedDecay+seconds, s.prefillTokens*speedDecay+tokens
-			s.prefillExpected = s.prefillExpected*speedDecay + tokens/prompt*alone(&ep.shape, float32(prompt))
-			s.reads++
-		}
-		if outSeconds > 0 && outTokens > 0 {
-			s.decodeSeconds = s.decodeSeconds*speedDecay + outSeconds
-			s.decodeExpected = s.decodeExpected*speedDecay + outTokens*float64(ep.shape.Token(1, priorPrompt))/1000
-		}
+		s.prefillSeconds, s.prefillTokens = s.prefillSeconds*speedDecay+seconds, s.prefillTokens*speedDecay+tokens
+		s.prefillExpected = s.prefillExpected*speedDecay + tokens/prompt*alone(&ep.shape, float32(prompt))
+		s.reads++
 	})
-	if seconds > 0 && tokens > 0 {
-		p.regroupAfter(ep, ep.speed.reads)
+	p.regroupAfter(ep, ep.speed.reads)
+}
+
+// learnEngineDecode learns from the time that an engine says it took from token to token.
+func (p *Pool) learnEngineDecode(ep *endpoint, now *Reading) {
+	seconds, tokens := now.DecodeSeconds-ep.reading.DecodeSeconds, now.DecodeTokens-ep.reading.DecodeTokens
+	if !(seconds > 0 && tokens > 0) {
+		return
 	}
+	step := p.usualStep(ep, now)
+	p.teach(ep, func(s *speed) {
+		s.decodeSeconds = s.decodeSeconds*speedDecay + seconds
+		s.decodeExpected = s.decodeExpected*speedDecay + tokens*step
+	})
+}
+
+// usualStep is how many seconds a step without prompts took between two readings, by the shape.
+func (p *Pool) usualStep(ep *endpoint, now *Reading) float64 {
+	batch, context := float32(1), float32(priorPrompt)
+	if mean := float32((ep.reading.Running + now.Running) / 2); mean > batch { // false for NaN
+		batch, context = mean, priorPrompt*mean
+	}
+	if ep.row >= 0 && len(ep.leases) > 0 {
+		context = p.view.Context[ep.row]
+	}
+	return float64(ep.shape.Token(batch, context)) / 1000
 }
 
 // regroup tells the kinds apart: by engine and GPU label where there is a label, else by measured speed, a new kind

@@ -35,6 +35,14 @@ func (c *census) alone() float32 {
 	return float32(min(max((othersMany-others)/(othersMany-othersFew), 0), 1))
 }
 
+// share is the share of the requests that are ours, as far as is known.
+func (c *census) share() float64 {
+	if c.there < othersEvidence || c.ours >= (1-othersFew)*c.there {
+		return 1
+	}
+	return c.ours / c.there
+}
+
 // observeOthers counts a reading, and says in the view what follows.
 func (p *Pool) observeOthers(ep *endpoint, r *Reading) {
 	if ep.readAt == route.Never {

@@ -208,6 +208,7 @@ func (p *Pool) hear(h *heard, n *Note) {
 		h.last = max(h.last, n.ID) // a note that was overtaken by its end must not count for ever
 		if l := h.open[n.ID]; l != nil {
 			delete(h.open, n.ID)
+			l.leave(n.At.Seconds(), n.Outcome.Ending)
 			l.settleAt(n.At.Seconds())
 			l.end(n.At.Seconds())
 			l.learn(n.At.Seconds(), n.Outcome)

@@ -119,7 +119,7 @@ func (h *troubled) step() {
 	switch k := h.r.IntN(20); {
 	case k < 7:
 		q := prompt(1+h.r.IntN(9), 256+h.r.IntN(20_000))
-		q.Streamed = h.r.IntN(3) > 0
+		q.Streamed, q.Unseen = h.r.IntN(3) > 0, h.r.IntN(3) == 0
 		if l, _ := p.Pick(h.now, q); l != nil {
 			h.open = append(h.open, l)
 		}
@@ -132,12 +132,21 @@ func (h *troubled) step() {
 		h.open[i].Done(h.now, Outcome{Ending: Ending(h.r.IntN(5)), OutputTokens: h.r.IntN(100)})
 		h.open = slices.Delete(h.open, i, i+1)
 	case k < 15:
-		p.Observe(h.now, h.now, fmt.Sprintf("e%d:8000", h.r.IntN(5)), working(1, h.now.Seconds()), nil)
+		p.Observe(h.now, h.now, fmt.Sprintf("e%d:8000", h.r.IntN(5)), h.reading(), nil)
 	case k < 16:
 		p.SetEndpoints(named(3 + h.r.IntN(3)))
 	default:
 		h.carry(h.links[h.r.IntN(len(h.links))])
 	}
+}
+
+// reading is one of an engine that counts its first tokens, now and then.
+func (h *troubled) reading() Reading {
+	r := working(1, h.now.Seconds())
+	if h.r.IntN(2) == 0 {
+		r.Firsts, r.FirstSeconds = math.Floor(50*h.now.Seconds()), h.now.Seconds()
+	}
+	return r
 }
 
 // carry lets something happen to a link.

@@ -41,19 +41,23 @@ func (p *Pool) gatherSteps(now float64) {
 	v := &p.view
 	busy := 0
 	for i, ep := range p.rows {
-		if ep.first != nil {
+		head, since := p.advance(ep, now)
+		if ep.next != nil {
 			busy++
 		}
-		v.Head[i], v.HeadSince[i], v.StepEnd[i] = 0, 0, 0
+		v.Head[i], v.HeadSince[i], v.StepEnd[i] = head, since, 0
+		if head > 0 {
+			continue
+		}
 		stepAt, begin := time.Duration(ep.stepAt.Load()).Seconds(), ep.lastFirst
 		shown := len(ep.leases) > int(v.Prefilling[i]) && now-stepAt < phaseLasts
 		if shown {
 			begin = max(begin, stepAt)
-		} else if ep.first != nil {
-			begin = max(begin, ep.first.sent)
+		} else if ep.next != nil {
+			begin = max(begin, ep.next.sent)
 		}
 		n := 0
-		for l := ep.first; l != nil && l.sent <= begin && n < maxHeads; l = l.next {
+		for l := ep.next; l != nil && l.sent <= begin && n < maxHeads; l = l.next {
 			v.Head[i] += l.work
 			n++
 		}
@@ -61,6 +65,8 @@ func (p *Pool) gatherSteps(now float64) {
 			v.HeadSince[i] = begin
 		} else if shown {
 			v.StepEnd[i] = begin + time.Duration(ep.step.Load()).Seconds()
+		} else if ep.next == nil && len(ep.leases) > 0 {
+			v.StepEnd[i] = p.stepEnd(ep, now)
 		}
 	}
 	if len(p.rows) > 0 {

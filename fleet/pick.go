@@ -83,19 +83,28 @@ type Lease struct {
 	leaf       uint64  // last block of the prompt
 	beyond     float32 // tokens of the prompt after it
 	rest       float32 // seconds of a step without prompts that were left when it was sent
-	streamed   bool
-	cold       bool // the endpoint held nothing of it
-	heard      bool // a peer's; it has no Endpoint and no lost
-	queued     bool // in the endpoint's list of requests before their first token
+	streamed   bool    // and its first token is seen
+	unseen     bool    // Request.Unseen
+	lone       bool    // no other was before its first token when it was sent
+	passed     bool    // its first token is predicted to have come
+	cold       bool    // the endpoint held nothing of it
+	heard      bool    // a peer's; it has no Endpoint and no lost
+	queued     bool    // in the endpoint's list of requests before their first token
 	begun      bool
 	told       bool
 	done       bool
 	adapter    string
-	loads      bool // the adapter was not there
-	alone      bool // and nothing else was
-	suspect    bool // Request.Suspect
-	probe      bool // sent to an endpoint in doubt
-	firstAt    float64
+	loads      bool    // the adapter was not there
+	alone      bool    // and nothing else was
+	suspect    bool    // Request.Suspect
+	probe      bool    // sent to an endpoint in doubt
+	firstAt    float64 // when its first token came, or is predicted to
+	stepsAt    float64 // what the endpoint's pace was at then
+	began      float64 // when the step begins that computes its prompt, as first predicted; the step's work, and whether it has all that waited
+	own        float32
+	whole      bool
+	before     float64 // the endpoint's work before and after that step
+	after      float64
 	lost       chan struct{}
 	expected   []uint64 // blocks that the endpoint has been sent and may not have computed yet
 }
@@ -225,10 +234,13 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	uncached := whole(max(v.Request.PromptTokens-v.Match[row]*v.Request.UnitTokens, 1))
 	l := &Lease{Endpoint: ep.Endpoint, pool: p, ep: ep, id: p.ids, sent: now, promptSize: r.PromptBytes, uncached: uncached,
 		cached: whole(max(v.Request.PromptTokens-uncached, 0)), held: uncached + whole(v.Request.OutputTokens),
-		rest: float32(max(v.StepEnd[row]-now, 0)), streamed: r.Streamed && !r.Unseen, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
+		rest: float32(max(v.StepEnd[row]-now, 0)), streamed: r.Streamed && !r.Unseen, unseen: r.Unseen, cold: v.Match[row] == 0, queued: true, suspect: r.Suspect,
 		lost: make(chan struct{})}
 	if n := len(r.Blocks); n > 0 && p.best < int32(v.Request.Units) {
 		l.leaf, l.beyond = r.Blocks[n-1], max(v.Request.PromptTokens-float32(v.Request.Units)*v.Request.UnitTokens, 0)
+	}
+	if l.hides() && l.rest == 0 && ep.next == nil {
+		l.rest = p.halfStep(ep)
 	}
 	p.probe(l, now)
 	p.useAdapter(l, now, r.Adapter, row)
@@ -243,12 +255,22 @@ func (p *Pool) reserve(now float64, r *Request, row int) *Lease {
 	return l
 }
 
+// halfStep is how many seconds are left on average of a step in which the endpoint only decodes, 0 where it does not.
+func (p *Pool) halfStep(ep *endpoint) float32 {
+	v, row := &p.view, ep.row
+	if v.InFlight[row] == 0 {
+		return 0
+	}
+	return v.Rates[ep.kind].Decode * ep.shape.Token(v.InFlight[row], v.Context[row]) / 2000
+}
+
 // count adds a lease to what its endpoint has, in the order in which requests were sent there.
 func (p *Pool) count(l *Lease) {
 	ep := l.ep
 	l.work = ep.workOf(l)
 	ep.flow.arrivals += 1 / flowLasts
 	ep.leases[l] = struct{}{}
+	l.lone = ep.first == nil
 	before := ep.last
 	for before != nil && before.sent > l.sent {
 		before = before.prev // a peer's, of which we hear a moment later
@@ -264,17 +286,28 @@ func (p *Pool) count(l *Lease) {
 	} else {
 		ep.last = l
 	}
+	if l.hides() {
+		ep.unshown++
+	}
+	if ep.next == l.next {
+		ep.next = l
+	}
+	if n := l.next; n != nil && n.passed { // a peer's, that was before those
+		l.passed, l.firstAt, l.stepsAt, l.before, l.after = true, n.firstAt, n.stepsAt, n.before, n.before
+	}
 	if ep.row < 0 {
 		return
 	}
 	v, row := &p.view, ep.row
 	v.InFlight[row]++
-	v.Prefilling[row]++
 	if l.unread() {
 		v.SentSince[row]++
 	}
-	v.Backlog[row] += l.uncached
-	v.Work[row] += l.work
+	if !l.passed {
+		v.Prefilling[row]++
+		v.Backlog[row] += l.uncached
+		v.Work[row] += l.work
+	}
 	v.Held[row] += l.held
 	v.Context[row] += l.context()
 }
@@ -307,15 +340,21 @@ func (l *Lease) prefilled() {
 	} else {
 		ep.last = l.prev
 	}
+	if ep.next == l {
+		ep.next = l.next
+	}
 	l.prev, l.next = nil, nil
-	if ep.row < 0 {
+	if l.hides() {
+		ep.unshown--
+	}
+	if ep.row < 0 || l.passed {
 		return
 	}
 	v := &p.view
 	v.Prefilling[ep.row] = max(v.Prefilling[ep.row]-1, 0)
 	v.Backlog[ep.row] = max(v.Backlog[ep.row]-l.uncached, 0)
 	v.Work[ep.row] = max(v.Work[ep.row]-l.work, 0)
-	if ep.first == nil {
+	if ep.next == nil {
 		v.Prefilling[ep.row], v.Backlog[ep.row], v.Work[ep.row] = 0, 0, 0 // sums beyond 16 million are rounded
 	}
 }
@@ -350,22 +389,24 @@ func (l *Lease) begin(now time.Duration) {
 	if !l.heard {
 		p.serves(l)
 	}
+	l.leave(l.firstAt, Finished)
 	if !l.streamed {
 		l.prefilled()
 		return
 	}
 	ep := l.ep
+	for first := ep.first; first != nil && first.sent <= l.sent && !first.streamed; first = ep.first {
+		first.leave(l.firstAt, Finished) // engines prefill in order: what was sent before is past it too
+		first.prefilled()                // where the endpoint has left
+	}
 	switch {
 	case l.loads:
 		p.learnLoad(l)
-	case l.queued:
+	case l.queued && (l.lone || ep.unshown == 0):
 		p.learnFirst(l)
 	}
 	l.prefilled()
 	ep.lastFirst = max(ep.lastFirst, l.firstAt)
-	for first := ep.first; first != nil && first.sent <= l.sent && !first.streamed; first = ep.first {
-		first.prefilled() // engines prefill in order: what was sent before and shows no first token is past it too
-	}
 }
 
 // Progress notes that body bytes arrive; it takes no lock.
@@ -374,20 +415,6 @@ func (l *Lease) Progress(now time.Duration) { l.ep.saw(now) }
 // Lost is closed when the endpoint is no longer one to wait at (gone, not ready, stale, stalled) while the request has
 // had no byte from it.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
-
-// sweep takes whole-answer requests off the prefill list once the engine's queue is empty and their own prefill has had
-// its time: their first token cannot be seen.
-func (ep *endpoint) sweep(now float64, p *Pool) {
-	rate := float64(p.view.Rates[ep.kind].Prefill) / 1000
-	for l := ep.first; l != nil; {
-		next := l.next
-		idle := ep.state&route.Unmetered != 0 || ep.reading.Waiting == 0 && ep.readAt > l.sent
-		if !l.streamed && idle && now-max(l.sent, ep.lastFirst) > float64(l.work)*rate {
-			l.prefilled()
-		}
-		l = next
-	}
-}
 
 // Ending says how a request at an endpoint ended.
 type Ending uint8
@@ -428,8 +455,13 @@ func (l *Lease) Done(now time.Duration, o Outcome) {
 // finish is Done with the pool locked.
 func (l *Lease) finish(now time.Duration, o Outcome) {
 	p, t := l.pool, now.Seconds()
+	l.leave(t, o.Ending)
 	l.settleAt(t)
 	l.end(t)
+	o = l.guess(t, o)
+	if l.unseen && o.Ending == Finished {
+		p.sawEnd(l.ep, t)
+	}
 	l.learn(t, o)
 	p.tellOf(NoteEnded, now, l, o)
 	p.judge(l, t, o.Ending)
@@ -467,7 +499,12 @@ func (l *Lease) learn(now float64, o Outcome) {
 	}
 	p, ep := l.pool, l.ep
 	o = o.plausible(l.promptSize)
-	p.means.finished(l.promptSize, o)
+	if l.unseen && ep.reading.Finished >= 0 { // the engine tells it better
+		ep.ended.n++
+		ep.ended.bytes += float64(l.promptSize)
+	} else {
+		p.means.finished(l.promptSize, o)
+	}
 	if l.leaf != 0 && o.OutputTokens > 0 && ep.row >= 0 {
 		p.replies.add(l.leaf, p.view.Snapshot.Hashes[ep.row], l.beyond+float32(o.OutputTokens))
 	}

@@ -97,7 +97,8 @@ type endpoint struct {
 	idle    []float64 // room for idleSince
 	loadEnd float64   // when the adapters should be loaded that were sent for
 
-	first, last  *Lease // requests before their first token, in the order sent
+	first, last *Lease // requests before their first token, as far as that is known, in the order sent
+	hidden
 	leases       map[*Lease]struct{}
 	heard        int // of them, peers'
 	lastFirst    float64
@@ -277,7 +278,7 @@ func (p *Pool) restate(ep *endpoint) {
 // moveByteless tells every request that has had no byte from this endpoint to go elsewhere.
 func (ep *endpoint) moveByteless() {
 	for l := range ep.leases {
-		if !l.begun && !l.told && !l.heard {
+		if !l.begun && !l.told && !l.heard && (l.queued || !l.unseen) {
 			l.told = true
 			close(l.lost)
 		}
@@ -304,7 +305,11 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 		ep.uses.restart()
 	}
 	ep.renewed = false
+	p.confirm(ep, &r, at.Seconds())
 	p.learnFromEngine(ep, &r)
+	p.observePace(ep, &r, at.Seconds())
+	p.observeQuiet(ep, &r)
+	p.observeEnded(ep, &r)
 	p.observeOthers(ep, &r)
 	if r.KVTokens != ep.reading.KVTokens && r.KVTokens > 0 {
 		resized = ep.ledger
@@ -320,7 +325,6 @@ func (p *Pool) Observe(now, at time.Duration, name string, r Reading, missing []
 	if ep.stalled && p.refuge(now.Seconds()) {
 		ep.moveByteless()
 	}
-	ep.sweep(now.Seconds(), p)
 	p.index.Resize(ep.slot, p.unitsFor(ep)) // bytes per token may have changed if nothing else has
 	if resized != nil {
 		p.identify(ep)
@@ -470,7 +474,10 @@ func (p *Pool) Tick(now time.Duration) {
 	t, limit := now.Seconds(), p.config().StaleAfter.Seconds()
 	for _, ep := range p.rows {
 		if ep.unmetered {
-			ep.sweep(t, p)
+			p.advance(ep, t)
+			for ep.first != nil && ep.first.passed { // there is nothing to hold it against
+				p.showed(ep.first, t)
+			}
 		}
 	}
 	if !p.refuge(t) || !p.mostFresh(t) {
@@ -539,10 +546,12 @@ func (p *Pool) layout(s *route.Snapshot) {
 		}
 		v.Prefilling[i], v.Backlog[i], v.Work[i] = 0, 0, 0
 		for l := ep.first; l != nil; l = l.next {
-			v.Prefilling[i]++
-			v.Backlog[i] += l.uncached
 			l.work = ep.workOf(l) // the shape may have changed
-			v.Work[i] += l.work
+			if !l.passed {
+				v.Prefilling[i]++
+				v.Backlog[i] += l.uncached
+				v.Work[i] += l.work
+			}
 		}
 	}
 }

@@ -139,7 +139,7 @@ func auditRow(t *testing.T, p *Pool, ep *endpoint) {
 		if l.sent >= ep.readAt {
 			since++
 		}
-		if l.queued {
+		if l.queued && !l.passed {
 			prefilling++
 			backlog += l.uncached
 			work += l.work
