@@ -47,6 +47,7 @@ type Engine struct {
 	scratch          []int64
 
 	stepping bool
+	beganAt  time.Duration
 	endAt    time.Duration
 	decodes  int // sequences decoding in the current step
 
@@ -64,6 +65,7 @@ type Engine struct {
 // counters are what an engine counts since it started, in the units of fleet.Reading.
 type counters struct {
 	prefillSeconds, prefillTokens, decodeSeconds, decodeTokens, cachedTokens float64
+	firsts, firstSeconds, finished, finishedPrompt, finishedOutput           float64
 	preemptions, steps                                                       int64
 }
 
@@ -101,6 +103,7 @@ type Seq struct {
 	out                int   // tokens out when it joined the decoding
 	joined, end        int64 // steps at which it joins and at which its last token comes
 	adapter            *adapter
+	arrived            time.Duration
 	admitted, first    time.Duration
 	cached, expected   int
 }
@@ -162,7 +165,7 @@ func (e *Engine) Submit(now time.Duration, s *Seq) bool {
 	}
 	s.Output = min(max(s.Output, 1), room)
 	s.state, s.target, s.computed, s.chunk, s.out, s.named, s.cached, s.first = seqWaiting, s.Prompt, 0, 0, 0, 0, -1, 0
-	s.kv = s.kv[:0]
+	s.kv, s.arrived = s.kv[:0], now
 	s.expected = e.uncached(s.Blocks, s.target)
 	e.expected += s.expected
 	e.waiting.push(s)
@@ -223,6 +226,7 @@ func (e *Engine) endDecodes(now time.Duration) {
 	n := e.decoding()
 	e.context += n
 	e.counters.decodeTokens += float64(n)
+	e.counters.decodeSeconds += float64(n) * (now - e.beganAt).Seconds()
 	e.given += int64(n)
 	for len(e.ends) > 0 && e.ends[0].end <= e.clock {
 		e.finish(now, e.ends[0])
@@ -249,6 +253,8 @@ func (e *Engine) endPrefills(now time.Duration) {
 			s.first = now
 			e.counters.prefillSeconds += (now - s.admitted).Seconds()
 			e.counters.prefillTokens += float64(s.Prompt - s.cached)
+			e.counters.firsts++
+			e.counters.firstSeconds += (now - s.arrived).Seconds()
 			e.events = append(e.events, Event{FirstToken, s})
 		}
 		e.joinDecoding(s)
@@ -291,7 +297,9 @@ func (e *Engine) finish(now time.Duration, s *Seq) {
 	e.leaveDecoding(s)
 	e.vacate(s)
 	s.state = seqIdle
-	e.counters.decodeSeconds += (now - s.first).Seconds()
+	e.counters.finished++
+	e.counters.finishedPrompt += float64(s.Prompt)
+	e.counters.finishedOutput += float64(s.Output)
 	e.events = append(e.events, Event{Finished, s})
 }
 
@@ -414,7 +422,8 @@ func (e *Engine) Reading(now time.Duration) (fleet.Reading, bool) {
 	r := fleet.Reading{Waiting: float64(e.waiting.n), Running: float64(e.running.n), KVUse: float64(n-e.cache.free) / float64(n),
 		KVTokens: float64(n * BlockTokens), MaxAdapters: math.NaN(), PrefillSeconds: e.counters.prefillSeconds, PrefillTokens: e.counters.prefillTokens,
 		DecodeSeconds: e.counters.decodeSeconds, DecodeTokens: e.counters.decodeTokens, CachedTokens: e.counters.cachedTokens,
-		Progress: float64(e.counters.steps)}
+		Firsts: e.counters.firsts, FirstSeconds: e.counters.firstSeconds, Finished: e.counters.finished,
+		FinishedPrompt: e.counters.finishedPrompt, FinishedOutput: e.counters.finishedOutput, Progress: float64(e.counters.steps)}
 	if e.cfg.AdapterSlots == 0 {
 		return r, true
 	}

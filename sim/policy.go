@@ -29,21 +29,22 @@ func Policies() []Policy {
 // SelectPolicies finds policies by their short names, in the order given; "all" means all of them.
 func SelectPolicies(names []string) ([]Policy, error) {
 	all := Policies()
+	selectable := append(slices.Clone(all), Unseen()) // which is not one of all: it is compared with latency alone
 	var out []Policy
 	for _, name := range names {
 		if name == "all" {
 			out = append(out, all...)
 			continue
 		}
-		i := slices.IndexFunc(all, func(p Policy) bool { return p.Short == name })
+		i := slices.IndexFunc(selectable, func(p Policy) bool { return p.Short == name })
 		if i < 0 {
 			var known []string
-			for _, p := range all {
+			for _, p := range selectable {
 				known = append(known, p.Short)
 			}
 			return nil, fmt.Errorf("cannot find policy %q: known are all, %s", name, strings.Join(known, ", "))
 		}
-		out = append(out, all[i])
+		out = append(out, selectable[i])
 	}
 	return out, nil
 }
@@ -101,6 +102,16 @@ func Production(name string, profile func() *route.Profile) Policy {
 // Latency is the default profile.
 func Latency() Policy { return Production("latency", route.Latency) }
 
+// Unseen is the default profile behind a data plane that shows nothing of the answers, so that only their ends and the
+// engines' counters are known.
+func Unseen() Policy {
+	return Policy{"latency, answers unseen", "latency-unseen", func(w *world) gateway {
+		p := newProduction(w, route.Latency())
+		p.unseen = true
+		return p
+	}}
+}
+
 // Weights is the reference's default weights in the gateway's own code: queue 2, kvCache 2, prefix 3. Unlike llm-d, it
 // counts what it sent since the last reading as queued.
 func Weights() Policy {
@@ -126,6 +137,8 @@ type production struct {
 	// streams are the requests after their first token, by endpoint.
 	streams [][]*flight
 	exact   *exactPrefixes // nil where prefixes are guessed
+	// unseen says that nobody sees the answers.
+	unseen bool
 }
 
 func newProduction(w *world, profile *route.Profile) *production {
@@ -160,7 +173,7 @@ func (p *production) pick(now time.Duration, f *flight) int {
 		p.tried = append(p.tried, p.names[i])
 	}
 	lease, d := p.pool.Pick(now, &fleet.Request{Model: "sim", Adapter: f.request.Adapter, PromptBytes: prompt * bytesPerToken, Blocks: p.prefix,
-		Ends: p.ends, UnitBytes: unitBytes, Streamed: true, Tried: p.tried, Seed: p.rng.Uint64() | 1})
+		Ends: p.ends, UnitBytes: unitBytes, Streamed: true, Unseen: p.unseen, Tried: p.tried, Seed: p.rng.Uint64() | 1})
 	f.lease = lease
 	if p.exact != nil {
 		p.exact.learn(p, f)
@@ -172,6 +185,9 @@ func (p *production) pick(now time.Duration, f *flight) int {
 }
 
 func (p *production) first(now time.Duration, f *flight) {
+	if p.unseen {
+		return
+	}
 	f.lease.FirstByte(now)
 	f.stream = len(p.streams[f.endpoint])
 	p.streams[f.endpoint] = append(p.streams[f.endpoint], f)
@@ -194,6 +210,9 @@ func (p *production) done(now time.Duration, f *flight, how ending) {
 		o = fleet.Outcome{Ending: fleet.Moved}
 	case endRejected:
 		o = fleet.Outcome{Ending: fleet.Finished}
+	}
+	if p.unseen {
+		o.PromptTokens, o.OutputTokens = 0, 0
 	}
 	f.lease.Done(now, o)
 	s := p.streams[f.endpoint]

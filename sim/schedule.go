@@ -39,7 +39,7 @@ func (e *Engine) begin(now time.Duration) {
 		return
 	}
 	ms := e.stepMS(tokens, pairs, e.decodes)
-	e.stepping = true
+	e.stepping, e.beganAt = true, now
 	e.endAt = now + time.Duration(ms*1e6) + time.Duration(loads)*e.cfg.AdapterLoad
 }
 
