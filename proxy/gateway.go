@@ -8,8 +8,9 @@
 // looks whole; a small answer of JSON is held until it is whole, so that one that breaks becomes an error. A client that
 // leaves cancels its work at the engine, and every counter that a request raised comes down again.
 //
-// It refuses to change the bytes of a request or an answer, to follow redirects, and to send anything to an
-// address that is not an endpoint of a pool, whatever a header says. Listening, TLS and tokens are its caller's.
+// It refuses to change the bytes of an answer, or of a request but for its model where a rule gives it another, to follow
+// redirects, and to send anything to an address that is not an endpoint of a pool, whatever a header says. Listening, TLS and
+// tokens are its caller's.
 package proxy
 
 import (
