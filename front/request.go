@@ -3,6 +3,7 @@ package front
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -29,6 +30,10 @@ type Request struct {
 	Open bool
 	// Secure says that the client's connection is encrypted. The door sets it, before Decide.
 	Secure bool
+	// Unseen says that the door doesn't see the answer's body, Subset to which addresses the request may go, as in
+	// fleet.Request. The door sets both, before Decide.
+	Unseen bool
+	Subset []string
 
 	// Body is what goes to an engine, nil for nothing, and from Free on. Until Decide it is what the client sent; Rewritten says
 	// that it is not from then on: it names another model, and has lost its coding if it came with one, so that its length is
@@ -51,17 +56,18 @@ type Request struct {
 	// Ended is what is known of its end. The door sets Status, Endpoint, Whole, and what BookUsage and FirstByte don't.
 	Ended Ended
 
-	desk    *Desk
-	set     *settings
-	method  string
-	url     string // its path
-	header  http.Header
-	options map[string]bool // headers that the client's Connection names
-	media   bool            // the prompt holds more than text
-	scratch *openai.Scratch
-	rule    *rule // that gave it its Model, nil for none
-	counted bool  // in the in-flight gauge
-	over    bool
+	desk     *Desk
+	set      *settings
+	method   string
+	url      string // its path
+	header   http.Header
+	options  map[string]bool // headers that the client's Connection names
+	media    bool            // the prompt holds more than text
+	scratch  *openai.Scratch
+	rule     *rule // that gave it its Model, nil for none
+	counted  bool  // in the in-flight gauge
+	expected int64 // bytes of a body that is coming
+	over     bool
 }
 
 // RetryAfter is told to clients when no endpoint is ready: engines that restart take longer, readings that are late do not.
@@ -119,8 +125,22 @@ func (r *Request) ReadBody(src io.Reader, contentLength int64) (err error) {
 	return err
 }
 
+// Expect counts n more bytes of a body that comes piece by piece, until HoldBody takes it whole or Free gives it up.
+func (r *Request) Expect(n int64) *openai.Error {
+	if limit := r.set.MaxBodyBytes; limit > 0 && r.expected+n > limit {
+		return openai.AsError(fmt.Errorf("%w: more than the %d bytes allowed", openai.ErrTooLarge, limit))
+	}
+	if err := r.set.budget.Reserve(n); err != nil {
+		return openai.AsError(err)
+	}
+	r.expected += n
+	return nil
+}
+
 // HoldBody takes a body that is in memory already, as openai.Budget.Hold does. Where it can't, done has been called.
 func (r *Request) HoldBody(parts [][]byte, done func()) *openai.Error {
+	r.set.budget.Release(r.expected)
+	r.expected = 0
 	body, err := r.set.budget.Hold(parts, r.set.MaxBodyBytes, done)
 	if err != nil {
 		return openai.AsError(err)
@@ -133,10 +153,7 @@ func (r *Request) HoldBody(parts [][]byte, done func()) *openai.Error {
 // or says what the client is told instead.
 func (r *Request) Decide() (*fleet.Lease, *openai.Error) {
 	began := r.desk.now()
-	if r.Body == nil && r.Path.Body {
-		return nil, openai.InvalidRequest.Errorf("the request body is empty; send one JSON object")
-	}
-	if e := r.understand(); e != nil {
+	if e := r.Understand(); e != nil {
 		return nil, e
 	}
 	m := r.desk.metrics
@@ -167,8 +184,12 @@ func (r *Request) fields() (req openai.Request, e *openai.Error) {
 	return req, nil
 }
 
-// understand finds out what the request asks for and which pool serves it.
-func (r *Request) understand() *openai.Error {
+// Understand finds out what the request asks for and which pool serves it, or says what the client is told instead. It is the
+// first part of Decide, for a door that decides nothing.
+func (r *Request) Understand() *openai.Error {
+	if r.Body == nil && r.Path.Body {
+		return openai.InvalidRequest.Errorf("the request body is empty; send one JSON object")
+	}
 	req, e := r.fields()
 	if e != nil {
 		return e
@@ -186,7 +207,7 @@ func (r *Request) understand() *openai.Error {
 	}
 	r.Pool = target.Pool
 	r.Want = fleet.Request{Model: r.Model, Adapter: target.Adapter, PromptBytes: promptBytes(&req), MaxOutput: max(req.OutputLimit, 0),
-		Streamed: req.Stream}
+		Streamed: req.Stream, Unseen: r.Unseen, Subset: r.Subset}
 	r.media = req.MediaBytes > 0 || req.Form
 	if r.scratch != nil && req.PromptBytes > 0 {
 		r.Want.Blocks, r.Want.Ends = r.scratch.Blocks(r.Model)
@@ -298,6 +319,8 @@ func (r *Request) Free() {
 		r.Body.Free()
 		r.Body = nil
 	}
+	r.set.budget.Release(r.expected)
+	r.expected = 0
 }
 
 // End counts and reports the request's end, once, and frees it. Its leases are the door's to end before.

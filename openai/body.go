@@ -55,6 +55,25 @@ func (b *Budget) Used() int64 {
 	return b.used.Load()
 }
 
+// Reserve counts n bytes that are held elsewhere, or reports ErrBudget.
+func (b *Budget) Reserve(n int64) error {
+	if b == nil {
+		return nil
+	}
+	if used := b.used.Add(n); b.total > 0 && used > b.total {
+		b.used.Add(-n)
+		return fmt.Errorf("cannot hold %d bytes of a request body: %w", n, ErrBudget)
+	}
+	return nil
+}
+
+// Release gives back what Reserve counted.
+func (b *Budget) Release(n int64) {
+	if b != nil {
+		b.used.Add(-n)
+	}
+}
+
 // startDecoding waits until a decoder may work; endDecoding lets the next one.
 func (b *Budget) startDecoding() {
 	if b != nil {
@@ -160,13 +179,9 @@ func (b *Budget) Hold(parts [][]byte, limit int64, done func()) (*Body, error) {
 		defer body.Free()
 		return nil, fmt.Errorf("%w: %d bytes sent, %d allowed", ErrTooLarge, body.size, limit)
 	}
-	if b == nil {
-		return body, nil
-	}
-	if used := b.used.Add(body.size); b.total > 0 && used > b.total {
-		b.used.Add(-body.size)
+	if err := b.Reserve(body.size); err != nil {
 		defer body.Free()
-		return nil, fmt.Errorf("cannot hold request body of %d bytes: %w", body.size, ErrBudget)
+		return nil, err
 	}
 	body.lent = body.size
 	return body, nil
@@ -290,9 +305,7 @@ func (b *Body) release() {
 	}
 	clear(b.parts)
 	b.parts, b.owned = nil, nil
-	if b.lent > 0 {
-		b.budget.used.Add(-b.lent)
-	}
+	b.budget.Release(b.lent)
 	if b.done != nil {
 		b.done()
 	}

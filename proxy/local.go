@@ -1,24 +1,19 @@
 package proxy
 
 import (
-	"encoding/json"
 	"net/http"
 	"strconv"
-)
 
-// Paths of the gateway's own.
-const (
-	pathLive  = "/healthz"
-	pathReady = "/readyz"
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // local answers what needs no endpoint, and reports whether it has.
 func (g *Gateway) local(c *call) bool {
 	switch c.r.URL.Path {
-	case pathLive:
+	case front.PathLive:
 		c.reply(http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
 		return true
-	case pathReady:
+	case front.PathReady:
 		c.ready()
 		return true
 	}
@@ -51,32 +46,12 @@ func (c *call) reply(status int, contentType string, body []byte) {
 	}
 }
 
-// readiness is the body of /readyz.
-type readiness struct {
-	Ready    bool            `json:"ready"`
-	Draining bool            `json:"draining"`
-	Pools    []poolReadiness `json:"pools"`
-}
-
-type poolReadiness struct {
-	Name  string `json:"name"`
-	Ready bool   `json:"ready"`
-}
-
-// ready says whether requests are welcome: the gateway is not draining, and at least one pool has an endpoint for them.
-// One pool without endpoints must not take the others out of traffic.
+// ready says whether requests are welcome.
 func (c *call) ready() {
-	body := readiness{Draining: c.g.draining.Load(), Pools: []poolReadiness{}}
-	for _, p := range c.g.fleet.Pools() {
-		ready := p.Ready()
-		body.Ready = body.Ready || ready
-		body.Pools = append(body.Pools, poolReadiness{p.Name(), ready})
-	}
-	body.Ready = body.Ready && !body.Draining
+	body, ok := c.g.desk.Readiness(c.g.draining.Load())
 	status := http.StatusOK
-	if !body.Ready {
+	if !ok {
 		status = http.StatusServiceUnavailable
 	}
-	data, _ := json.Marshal(body) // strings and truth values always marshal
-	c.reply(status, "application/json", append(data, '\n'))
+	c.reply(status, "application/json", body)
 }
