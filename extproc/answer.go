@@ -14,16 +14,18 @@ type answer struct {
 	// set and remove change headers. What is set overwrites.
 	set    []header
 	remove []string
+	// add is a header beside those of its name, if it has one.
+	add header
 	// reroute has Envoy choose the route anew.
 	reroute bool
 	// body is a piece of a body that goes on in full duplex (streamed), or replaces one that was buffered (replaces).
 	body               mem.BufferSlice
 	streamed, replaces bool
 	end                bool
-	// destination is told in metadata, too.
-	destination string
-	// seeAnswer asks for the response's body in pieces.
-	seeAnswer bool
+	// destination is told in metadata, too, and with it the reason for it, unless that is empty.
+	destination, reason string
+	// mode asks for other parts of the response, unless it is zero.
+	mode override
 	// wait asks for more time.
 	wait time.Duration
 
@@ -34,6 +36,12 @@ type answer struct {
 }
 
 type header struct{ name, value string }
+
+// override is a mode_override. It stands for all of the mode, so that it repeats how the request's body is sent. An
+// answer's trailers, where it has any, say that it is whole.
+type override struct {
+	request, answer bodyMode
+}
 
 // Fields of ProcessingResponse beside those that kind numbers.
 const (
@@ -56,9 +64,8 @@ func (a *answer) encode() mem.BufferSlice {
 	if a.destination != "" {
 		p = a.appendDestination(p)
 	}
-	if a.seeAnswer {
-		p = protowire.AppendTag(p, fieldMode, protowire.BytesType)
-		p = protowire.AppendBytes(p, []byte{4 << 3, byte(modeStreamed)}) // response_body_mode
+	if a.mode != (override{}) {
+		p = a.mode.append(p)
 	}
 	start := len(p)
 	switch {
@@ -75,6 +82,20 @@ func (a *answer) encode() mem.BufferSlice {
 	out = append(append(out, mem.SliceBuffer(p)), a.body...)
 	a.body = nil
 	return out
+}
+
+// append writes a ProcessingMode.
+func (o override) append(p []byte) []byte {
+	const send = 1 // HeaderSendMode.SEND
+	start := len(p)
+	number := func(field protowire.Number, v uint64) {
+		p = protowire.AppendVarint(protowire.AppendTag(p, field, protowire.VarintType), v)
+	}
+	number(2, send) // response_header_mode
+	number(3, uint64(o.request))
+	number(4, uint64(o.answer))
+	number(6, send) // response_trailer_mode
+	return wrap(p, start, fieldMode, 0)
 }
 
 // wrap makes what stands in p from start on, and behind bytes more that are to follow, the content of a field.
@@ -98,18 +119,27 @@ func appendTimeout(p []byte, d time.Duration) []byte {
 	return wrap(p, start, fieldTimeout, 0)
 }
 
-// appendDestination writes the metadata: a Struct of one Struct of one string.
+// appendDestination writes the metadata: a Struct of one Struct of strings.
 func (a *answer) appendDestination(p []byte) []byte {
 	start := len(p)
-	p = appendString(p, 3, a.destination)
-	p = wrap(p, start, 2, 0) // a map's value
-	p = wrapKey(p, start, keyDestination)
-	p = wrap(p, start, 1, 0) // the entry
+	p = appendEntry(p, keyDestination, a.destination)
+	if a.reason != "" {
+		p = appendEntry(p, keyReason, a.reason)
+	}
 	p = wrap(p, start, 5, 0) // a Value that is a Struct
 	p = wrap(p, start, 2, 0)
 	p = wrapKey(p, start, spaceLB)
 	p = wrap(p, start, 1, 0)
 	return wrap(p, start, fieldDynamic, 0)
+}
+
+// appendEntry writes an entry of a Struct, a string.
+func appendEntry(p []byte, key, text string) []byte {
+	start := len(p)
+	p = appendString(p, 3, text)
+	p = wrap(p, start, 2, 0) // a map's value
+	p = wrapKey(p, start, key)
+	return wrap(p, start, 1, 0)
 }
 
 // wrapKey puts a map's key in front of its value.
@@ -133,7 +163,7 @@ func appendTrue(p []byte, field protowire.Number) []byte {
 // appendCommon writes a CommonResponse up to its body.
 func (a *answer) appendCommon(p []byte, size int) []byte {
 	start := len(p)
-	if len(a.set)+len(a.remove) > 0 {
+	if len(a.set)+len(a.remove) > 0 || a.add.name != "" {
 		p = wrap(a.appendMutation(p), start, 2, 0)
 	}
 	if a.reroute {
@@ -157,19 +187,31 @@ func (a *answer) appendCommon(p []byte, size int) []byte {
 
 // appendMutation writes a HeaderMutation.
 func (a *answer) appendMutation(p []byte) []byte {
-	const overwrite = 2 // HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
+	const add, overwrite = 0, 2 // of HeaderAppendAction
 	for _, h := range a.set {
-		start := len(p)
-		p = appendString(p, 1, h.name)
-		p = appendString(p, 3, h.value)
-		p = wrap(p, start, 1, 0)
-		p = protowire.AppendVarint(protowire.AppendTag(p, 3, protowire.VarintType), overwrite)
-		p = wrap(p, start, 1, 0)
+		p = appendHeader(p, h, overwrite)
+	}
+	if a.add.name != "" {
+		p = appendHeader(p, a.add, add)
 	}
 	for _, name := range a.remove {
 		p = appendString(p, 2, name)
 	}
 	return p
+}
+
+// appendHeader writes a HeaderValueOption.
+func appendHeader(p []byte, h header, action uint64) []byte {
+	start := len(p)
+	p = appendString(p, 1, h.name)
+	p = appendString(p, 3, h.value)
+	p = wrap(p, start, 1, 0)
+	if action != 0 {
+		p = protowire.AppendVarint(protowire.AppendTag(p, 3, protowire.VarintType), action)
+	} else {
+		p = append(protowire.AppendTag(p, 2, protowire.BytesType), 2, 1<<3, 1) // append: true, by which older Envoys go
+	}
+	return wrap(p, start, 1, 0)
 }
 
 // appendImmediate writes an ImmediateResponse.

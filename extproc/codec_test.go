@@ -69,6 +69,12 @@ func theirs(p *pb.ProcessingRequest) (message, string) {
 	}
 	m.end = m.end || body.GetEndOfStream()
 	m.size = len(body.GetBody())
+	if v := p.GetAttributes()[spaceAttributes].GetFields()[keyDetails]; v != nil {
+		m.details = v.GetStringValue()
+		if list := v.GetListValue().GetValues(); len(list) > 0 {
+			m.details = list[0].GetStringValue()
+		}
+	}
 	spaces := p.GetMetadataContext().GetFilterMetadata()
 	if v := spaces[spaceLB].GetFields()[keyServed]; v != nil {
 		m.served = v.GetStringValue()
@@ -124,7 +130,8 @@ func headerMap(pairs ...string) *core.HeaderMap {
 func samples(t testing.TB) [][]byte {
 	hint, err := structpb.NewStruct(map[string]any{keySubset: []any{"10.0.0.1:8000", "[fd00::1]:8000"}})
 	served, err2 := structpb.NewStruct(map[string]any{keyServed: "10.0.0.2:8000", "other": map[string]any{"a": 1.5}})
-	if err != nil || err2 != nil {
+	details, err3 := structpb.NewStruct(map[string]any{keyDetails: "via_upstream", "response.flags": 4})
+	if err != nil || err2 != nil || err3 != nil {
 		t.Fatal(err, err2)
 	}
 	list, _ := structpb.NewStruct(map[string]any{keySubset: "10.0.0.1:8000, 10.0.0.2:8000"})
@@ -143,6 +150,11 @@ func samples(t testing.TB) [][]byte {
 		{Request: &pb.ProcessingRequest_ResponseBody{ResponseBody: &pb.HttpBody{Body: []byte("x"), EndOfStreamWithoutMessage: true}}, ObservabilityMode: true},
 		{Request: &pb.ProcessingRequest_RequestTrailers{RequestTrailers: &pb.HttpTrailers{Trailers: headerMap("a", "b")}}},
 		{Request: &pb.ProcessingRequest_ResponseTrailers{ResponseTrailers: &pb.HttpTrailers{}}},
+		{Request: &pb.ProcessingRequest_RequestHeaders{RequestHeaders: &pb.HttpHeaders{Headers: headerMap(":method", "POST", ":path", "/v1/chat/completions")}},
+			ProtocolConfig: &pb.ProtocolConfiguration{RequestBodyMode: filter.ProcessingMode_BUFFERED}},
+		{Request: &pb.ProcessingRequest_RequestBody{RequestBody: &pb.HttpBody{Body: []byte(good), EndOfStream: true}}},
+		{Request: &pb.ProcessingRequest_ResponseHeaders{ResponseHeaders: &pb.HttpHeaders{Headers: headerMap(":status", "503")}},
+			Attributes: map[string]*structpb.Struct{"envoy.filters.http.ext_proc": details}},
 	} {
 		p, err := proto.Marshal(m)
 		if err != nil {
@@ -198,7 +210,7 @@ func setHeaders(pairs ...string) []*core.HeaderValueOption {
 }
 
 func TestAnswersAreWhatTheGeneratedTypesRead(t *testing.T) {
-	metadata, err := structpb.NewStruct(map[string]any{spaceLB: map[string]any{keyDestination: "a:1,b:2"}})
+	metadata, err := structpb.NewStruct(map[string]any{spaceLB: map[string]any{keyDestination: "a:1,b:2", keyReason: "why"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,8 +222,9 @@ func TestAnswersAreWhatTheGeneratedTypesRead(t *testing.T) {
 		give answer
 		want *pb.ProcessingResponse
 	}{
-		{"headers", answer{kind: requestHeaders, set: set, remove: []string{"accept-encoding"}, reroute: true, destination: "a:1,b:2", seeAnswer: true},
-			&pb.ProcessingResponse{DynamicMetadata: metadata, ModeOverride: &filter.ProcessingMode{ResponseBodyMode: filter.ProcessingMode_STREAMED},
+		{"headers", answer{kind: requestHeaders, set: set, remove: []string{"accept-encoding"}, reroute: true, destination: "a:1,b:2", reason: "why", mode: override{request: modeBuffered, answer: modeStreamed}},
+			&pb.ProcessingResponse{DynamicMetadata: metadata, ModeOverride: &filter.ProcessingMode{RequestBodyMode: filter.ProcessingMode_BUFFERED,
+				ResponseHeaderMode: filter.ProcessingMode_SEND, ResponseBodyMode: filter.ProcessingMode_STREAMED, ResponseTrailerMode: filter.ProcessingMode_SEND},
 				Response: &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{Response: &pb.CommonResponse{HeaderMutation: mutation, ClearRouteCache: true}}}}},
 		{"nothing", answer{kind: responseHeaders},
 			&pb.ProcessingResponse{Response: &pb.ProcessingResponse_ResponseHeaders{ResponseHeaders: &pb.HeadersResponse{Response: &pb.CommonResponse{}}}}},

@@ -52,6 +52,10 @@ const (
 	keyDestination = "x-gateway-destination-endpoint"
 	keySubset      = "x-gateway-destination-endpoint-subset"
 	keyServed      = "x-gateway-destination-endpoint-served"
+	keyReason      = "x-gateway-routing-reason"
+
+	spaceAttributes = "envoy.filters.http.ext_proc"
+	keyDetails      = "response.code_details"
 )
 
 // message is what Envoy sent: the part of a ProcessingRequest that is used here. Its body refers to memory of the
@@ -77,6 +81,8 @@ type message struct {
 	hinted bool
 	subset []string
 	served string
+	// details is why Envoy answers as it does (response.code_details), empty where it doesn't tell.
+	details string
 }
 
 // free gives the body's memory back.
@@ -217,9 +223,10 @@ func (c *cursor) skip(field protowire.Number, kind protowire.Type, length int) e
 
 // Fields of ProcessingRequest beside those that kind numbers.
 const (
-	fieldMetadata = 8
-	fieldUnheard  = 10
-	fieldProtocol = 11
+	fieldMetadata   = 8
+	fieldAttributes = 9
+	fieldUnheard    = 10
+	fieldProtocol   = 11
 )
 
 // decode reads a ProcessingRequest. What it keeps of data it refers to.
@@ -241,34 +248,48 @@ func (m *message) decode(data mem.BufferSlice) error {
 
 func (m *message) field(c *cursor, field protowire.Number, wire protowire.Type, length int) error {
 	switch {
-	case wire == protowire.BytesType && field > 1 && field <= 7:
-		m.kind = kind(field - 1)
-		switch m.kind {
-		case requestBody, responseBody:
-			return m.readBody(c, length)
-		case requestHeaders, responseHeaders:
-			return m.readHeaders(c.bytes(length))
-		}
-		return c.skip(field, wire, length)
-	case wire == protowire.BytesType && field == fieldMetadata:
-		return m.readMetadata(c.bytes(length))
-	case wire == protowire.BytesType && field == fieldProtocol:
-		m.announced = true
-		return each(c.bytes(length), func(field protowire.Number, v value) error {
-			switch field {
-			case 1:
-				m.request = bodyMode(v.number)
-			case 2:
-				m.answer = bodyMode(v.number)
-			}
-			return nil
-		})
 	case wire == protowire.VarintType && field == fieldUnheard:
 		v, err := c.varint()
 		m.unheard = v != 0
 		return err
+	case wire != protowire.BytesType || field == 1:
+	case field <= 7:
+		return m.part(c, kind(field-1), length)
+	case field == fieldMetadata:
+		return m.readMetadata(c.bytes(length))
+	case field == fieldAttributes:
+		return m.readAttributes(c.bytes(length))
+	case field == fieldProtocol:
+		return m.readProtocol(c.bytes(length))
 	}
 	return c.skip(field, wire, length)
+}
+
+// part reads what the message is about.
+func (m *message) part(c *cursor, k kind, length int) error {
+	m.kind = k
+	switch k {
+	case requestBody, responseBody:
+		return m.readBody(c, length)
+	case requestHeaders, responseHeaders:
+		return m.readHeaders(c.bytes(length))
+	}
+	c.bytes(length) // trailers
+	return nil
+}
+
+// readProtocol reads a ProtocolConfiguration.
+func (m *message) readProtocol(p []byte) error {
+	m.announced = true
+	return each(p, func(field protowire.Number, v value) error {
+		switch field {
+		case 1:
+			m.request = bodyMode(v.number)
+		case 2:
+			m.answer = bodyMode(v.number)
+		}
+		return nil
+	})
 }
 
 // readBody reads an HttpBody.
@@ -429,6 +450,33 @@ func (m *message) readMetadata(p []byte) error {
 			}
 			return nil
 		})
+	})
+}
+
+// readAttributes reads an entry of the attributes.
+func (m *message) readAttributes(p []byte) error {
+	var space, fields []byte
+	err := each(p, func(field protowire.Number, v value) error {
+		switch field {
+		case 1:
+			space = v.bytes
+		case 2:
+			fields = v.bytes
+		}
+		return nil
+	})
+	if err != nil || string(space) != spaceAttributes {
+		return err
+	}
+	return entries(fields, func(key, v []byte) error {
+		if string(key) != keyDetails {
+			return nil
+		}
+		texts, err := texts(v)
+		if len(texts) > 0 {
+			m.details = texts[0]
+		}
+		return err
 	})
 }
 

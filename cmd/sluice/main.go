@@ -58,6 +58,6 @@ OpenAI-compatible address that sees what the engines are doing and sends each re
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w: `%s --help` lists the flags", err, cmd.CommandPath())
 	})
-	cmd.AddCommand(demoCommand(), serveCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), explainCommand(), replayCommand(), versionCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), explainCommand(), replayCommand(), versionCommand())
 	return cmd
 }

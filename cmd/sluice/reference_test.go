@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-gateway/sluice/extproc"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
@@ -71,10 +72,12 @@ func reference(t *testing.T) string {
 	d.MustRegister(newFleetCollector(f, now))
 	peer.New(f, peer.Options{Now: now, Registerer: d})
 	proxy.New(f, proxy.Options{}, d, now, nil)
+	extproc.New(f, extproc.Options{}, d, now, nil)
 	if _, err := scrape.New(f, scrape.Options{Registerer: d}); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(d.lines)
+	d.lines = slices.Compact(d.lines) // both front doors have those of requests
 	b.WriteString("\n## Metrics\n\n| metric | labels | meaning |\n| --- | --- | --- |\n" + strings.Join(d.lines, "\n") + "\n")
 	return b.String()
 }
