@@ -87,6 +87,26 @@ func TestOneRequest(t *testing.T) {
 	}
 }
 
+// A forecast for an idle engine is what happens: attention to a prompt's own beginning counts once, however many steps
+// the prompt takes.
+func TestForecastOfAlonePrompt(t *testing.T) {
+	e := NewEngine(EngineConfig{Profile: profile(t, "q32-h100x2"), Budget: 2048})
+	e.Submit(0, &Seq{Prompt: 8192, Output: 1, Blocks: hashes(1, 512)})
+	now := drive(e, time.Hour, func(time.Duration, Event) {})
+	for name, s := range map[string]*Seq{
+		"nothing held": {Prompt: 30000, Output: 1, Blocks: hashes(2, 1875)},
+		"some held":    {Prompt: 16384, Output: 1, Blocks: append(hashes(1, 512), hashes(3, 512)...)},
+	} {
+		want := e.Forecast(now, s)
+		e.Submit(now, s)
+		began := now
+		now = drive(e, time.Hour, func(time.Duration, Event) {})
+		if got := (now - began).Seconds() * 1000; math.Abs(got-want) > .02*want {
+			t.Errorf("%s: took %.0f ms, forecast %.0f ms", name, got, want)
+		}
+	}
+}
+
 // Blocks that are shared count once, and content stays until its block is needed; a prompt held whole still computes its last token's block.
 func TestPrefixCache(t *testing.T) {
 	e := NewEngine(EngineConfig{Profile: profile(t, "l8-h100"), KVTokens: 100 * BlockTokens})

@@ -41,11 +41,11 @@ func (e *Engine) Forecast(now time.Duration, s *Seq) float64 {
 			return math.Inf(1) // the sequences that decode take every step whole
 		}
 		left -= chunk
-		context := 0.
+		pairs := 0. // of what is queued it is not known which belongs to which
 		if left == 0 {
-			context = float64(s.Prompt - own) // of the rest it is not known which belongs to which
+			pairs = float64(own) * (float64(s.Prompt-own) + float64(own)/2)
 		}
-		ms += e.stepMS(chunk, float64(chunk)*context+float64(own)*float64(own)/2, e.decoding())
+		ms += e.stepMS(chunk, pairs, e.decoding())
 	}
 	return ms
 }
