@@ -136,7 +136,6 @@ func run(x float64) figures {
 	for m := range E2E99 + 1 {
 		f.of[m] = x
 	}
-	f.of[Recovery] = math.NaN()
 	return f
 }
 

@@ -113,7 +113,7 @@ func TestColumnsGoal(t *testing.T) {
 func TestRecovery(t *testing.T) {
 	r := Result{shocked: seconds(100)}
 	add := func(at, ttft float64) { r.counted = append(r.counted, outcome{arrived: seconds(at), ttft: ttft}) }
-	if got := r.recovery(); !math.IsNaN(got) {
+	if got := r.windows().recovery(); !math.IsNaN(got) {
 		t.Errorf("nothing before: got %v", got)
 	}
 	for at := 50.; at < 100; at++ {
@@ -122,12 +122,37 @@ func TestRecovery(t *testing.T) {
 	add(101, 5)
 	add(104.5, .3)
 	add(106.5, .19)
-	if got := r.recovery(); got != 6 {
+	if got := r.windows().recovery(); got != 6 {
 		t.Errorf("got %v s, want 6: of the windows of 2 s the third is the last above .2", got)
 	}
 	add(60.5, 1) // a window before had been that bad
-	if got := r.recovery(); got != 2 {
+	if got := r.windows().recovery(); got != 2 {
 		t.Errorf("got %v s, want 2", got)
+	}
+}
+
+// Runs are taken together, so that a window counts by all that arrived in it, and the interval is of runs drawn anew.
+func TestRecoveryOfAllRuns(t *testing.T) {
+	run := func(slow float64) figures {
+		r := Result{shocked: seconds(100)}
+		for at := 50.; at < 140; at++ {
+			r.counted = append(r.counted, outcome{arrived: seconds(at), ttft: .1})
+		}
+		r.counted = append(r.counted, outcome{arrived: seconds(100.5), ttft: 5}, outcome{arrived: seconds(130), ttft: slow})
+		return r.figures(DefaultObjective())
+	}
+	runs := []figures{run(1.5), run(.1), run(.1), run(.1), run(.1), run(.1)}
+	if got := runs[0].windows.recovery(); got != 32 {
+		t.Errorf("one run: got %v s, want 32", got)
+	}
+	if got := recovery(runs); got.Mean != 2 || got.Low != 2 || got.High != 32 {
+		t.Errorf("all: got %+v, want 2 s, at times 32", got)
+	}
+	if got := recovery([]figures{run(.1)}); got.Mean != 2 || !math.IsNaN(got.Low) {
+		t.Errorf("a single run: got %+v, want 2 s without an interval", got)
+	}
+	if got := recovery([]figures{{windows: newWindows()}}); !math.IsNaN(got.Mean) {
+		t.Errorf("no shock: got %+v", got)
 	}
 }
 
@@ -188,10 +213,12 @@ func TestSuites(t *testing.T) {
 func TestTableIsNarrow(t *testing.T) {
 	e := Experiment{Policies: Policies(), Seeds: 2, Replicas: 1}
 	var runs []figures
+	shocked := newWindows()
+	shocked.before[-1], shocked.after[5] = window{1, 1}, window{3, 1}
 	for i := range e.Policies {
 		for seed := range e.Seeds {
 			f := run(float64(1 + i*seed))
-			f.of[Recovery], f.of[Tokens], f.open = 12, 123456, [measures]bool{true, true, true, true}
+			f.windows, f.of[Tokens], f.open = shocked, 123456, [measures]bool{true, true, true, true}
 			runs = append(runs, f)
 		}
 	}

@@ -196,13 +196,16 @@ type figures struct {
 	// curve is the time to first token of each share of the requests in steps of 1/(curvePoints-1); infinite where
 	// there was none.
 	curve []float64
+	// windows are the times to first token around a shock.
+	windows windows
 }
 
 const curvePoints = 201
 
 func (r *Result) figures(o Objective) figures {
-	f := figures{of: [measures]float64{Good: r.Good(o.TTFT, o.TPOT), Tokens: r.TokensPerSecond(), Hits: r.HitRate(), Imbalance: r.Imbalance(), Lost: r.Lost(),
-		Recovery: r.recovery()}}
+	f := figures{of: [measures]float64{Good: r.Good(o.TTFT, o.TPOT), Tokens: r.TokensPerSecond(), Hits: r.HitRate(), Imbalance: r.Imbalance(), Lost: r.Lost()},
+		windows: r.windows()}
+	f.of[Recovery] = f.windows.recovery()
 	f.times(MeanTTFT, r.counted, func(o *outcome) (float64, bool) { return o.ttft, o.answered })
 	f.times(TPOT, r.counted, func(o *outcome) (float64, bool) { return o.tpot, true })
 	f.times(E2E, r.counted, func(o *outcome) (float64, bool) { return o.e2e, o.finished })

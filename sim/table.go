@@ -98,6 +98,7 @@ func cell(name string, runs []figures) Cell {
 		c.Figures[m] = Mean(column(runs, m))
 		c.AtLeast[m] = slices.ContainsFunc(runs, func(f figures) bool { return f.open[m] })
 	}
+	c.Figures[Recovery] = recovery(runs)
 	for _, f := range runs {
 		for i, x := range f.curve {
 			c.Curve[i] += x / float64(len(runs))
