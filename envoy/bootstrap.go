@@ -31,6 +31,7 @@ const (
 	pickerCluster = "picker"
 	jwksCluster   = "jwks"
 	openCluster   = "open"
+	closedCluster = "closed"
 	poolPrefix    = "pool/"
 	certificate   = "certificate"
 )

@@ -43,6 +43,8 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	}
 	if b.o.FailureMode == FailOpen {
 		list = append(list, b.open(&b.o.Pools[0]))
+	} else {
+		list = append(list, &clusterv3.Cluster{Name: closedCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}})
 	}
 	if b.o.JWT != nil {
 		list = append(list, b.jwks())
@@ -79,7 +81,6 @@ func (b *builder) pool(p *Pool) *clusterv3.Cluster {
 	c := b.base(clusterOf(p.Name), p.H2C)
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
 	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: overADS()}
-	c.CloseConnectionsOnHostHealthFailure = true
 	c.TransportSocketMatches = b.sockets(p)
 	c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{b.policy("override_host", &overridev3.OverrideHost{
 		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(headerDestination)}},

@@ -168,9 +168,9 @@ func (d *Discovery) publish() error {
 	return nil
 }
 
-// assignment is a pool as Envoy sees it. An address that makes no progress is unhealthy, which has Envoy end what waits
-// there and move it on. Nothing else is: what runs at an endpoint that drains, or isn't heard of, goes on, and no new
-// request is sent there because the picker sends none.
+// assignment is a pool as Envoy sees it. An address that makes no progress is unhealthy: where the picker's list is used
+// up, Envoy chooses among the healthy. Nothing else is, since whom the picker would rather not have is better than nobody.
+// No kind of health has Envoy end requests that run: not what is discovered, and not its own checks either.
 func (d *Discovery) assignment(p *fleet.Pool) (*endpointv3.ClusterLoadAssignment, error) {
 	b := new(builder)
 	members := &endpointv3.LocalityLbEndpoints{}

@@ -28,8 +28,9 @@ type reply struct {
 // already and match no row.
 func replies() []reply {
 	return []reply{
-		{details: []string{"ext_proc_error", "ext_proc_message_timeout", "direct_response"}, then: openai.NoEndpoint, again: 1,
+		{details: []string{"ext_proc_error", "ext_proc_message_timeout"}, then: openai.NoEndpoint, again: 1,
 			message: "the gateway's picker can't be asked where to send the request; try again"},
+		{details: []string{"jwt_authn_access_denied{Audiences"}, then: openai.Forbidden, message: "the token is meant for another audience than this gateway"},
 		{details: []string{"jwt_authn_access_denied"}, then: openai.NoToken, message: "the request has no valid token: send one as Authorization: Bearer TOKEN"},
 		{details: []string{"rbac_access_denied"}, then: openai.Forbidden, message: "the token does not have the claims that this gateway requires"},
 		{details: []string{"request_payload_too_large"}, then: openai.TooLarge, message: "the request body is larger than this gateway takes"},

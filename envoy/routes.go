@@ -3,7 +3,6 @@ package envoy
 import (
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
@@ -67,12 +66,13 @@ func (b *builder) action(cluster string, p *Pool) *routev3.RouteAction {
 	return a
 }
 
-// lastRoute is for requests that the picker has not seen. Closed, they are told so; open, there is one pool, whose
-// configured endpoints get them in turn, each a retry's next.
+// lastRoute is for requests that the picker has not seen, or not yet. Closed, it leads nowhere: to a cluster without
+// members rather than to a direct response, since a limit on bodies holds on routes to clusters only. Open, there is one
+// pool, whose configured endpoints get the requests in turn, each a retry's next.
 func (b *builder) lastRoute() *routev3.Route {
 	r := &routev3.Route{Name: "unpicked", Match: everything()}
 	if b.o.FailureMode != FailOpen {
-		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}}
+		r.Action = &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: closedCluster}}}
 		return r
 	}
 	a := b.action(openCluster, &b.o.Pools[0])
@@ -82,7 +82,6 @@ func (b *builder) lastRoute() *routev3.Route {
 		a.RetryPolicy.HostSelectionRetryMaxAttempts = 5
 	}
 	r.Action = &routev3.Route_Route{Route: a}
-	r.ResponseHeadersToAdd = []*corev3.HeaderValueOption{{Header: &corev3.HeaderValue{Key: headerReason, Value: "unpicked"}}}
 	return r
 }
 

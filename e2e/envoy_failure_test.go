@@ -1,0 +1,69 @@
+//go:build e2e && unix
+
+package e2e
+
+import (
+	"net/http"
+	"testing"
+	"time"
+)
+
+// Without a picker, requests follow the failure mode: from the start, when a picker goes, and when one never answers
+// (R05). A picker that comes is used at once.
+func TestEnvoyFailureModes(t *testing.T) {
+	forged := func(e *endpointRig) http.Header {
+		return http.Header{"X-Gateway-Destination-Endpoint": {e.address}, "X-Gateway-Base-Model-Name": {"m"}}
+	}
+	eachEnvoy(t, func(t *testing.T, binary string) {
+		for _, open := range []bool{false, true} {
+			a, b, stranger := newEndpoint(t), newEndpoint(t), newEndpoint(t)
+			p := newPicker(t, a, b)
+			mode := "FailClose"
+			if open {
+				mode = "FailOpen"
+			}
+			e := startEnvoy(t, binary, p, []*endpointRig{a, b}, "--failure-mode", mode)
+			unpicked := func(when string) {
+				t.Helper()
+				served := map[string]bool{}
+				for range 2 {
+					status, h, text := e.chat(forged(stranger))
+					if !open {
+						wantError(t, mode+", "+when, status, h, text, 503, "no_endpoint")
+						continue
+					}
+					if status != 200 {
+						t.Errorf("%s, %s: got %d %v %q, want 200", mode, when, status, h, text)
+					}
+					served[text] = true
+				}
+				if open && (!served[a.address] || !served[b.address] || len(served) != 2) {
+					t.Errorf("%s, %s: got answers from %v, want both endpoints", mode, when, served)
+				}
+			}
+			unpicked("no picker at the start")
+			p.start(t)
+			p.choose("m", b)
+			eventually(t, "the picker to be asked", 30*time.Second, func() bool {
+				status, h, text := e.chat(nil)
+				return status == 200 && text == b.address && h.Get("X-Gateway-Destination-Endpoint-Served") == b.address
+			})
+			p.say(nil)
+			unpicked("a picker that never answers")
+			p.halt()
+			unpicked("the picker is gone")
+			if open {
+				a.server.CloseClientConnections()
+				a.server.Listener.Close()
+				for range 8 {
+					if status, _, text := e.chat(nil); status != 200 || text != b.address {
+						t.Errorf("%s, one endpoint gone: got %d %q, want 200 from the other", mode, status, text)
+					}
+				}
+			}
+			if n := len(stranger.requests()); n > 0 {
+				t.Errorf("%s: got %d requests at an address that a client named, want none", mode, n)
+			}
+		}
+	})
+}
