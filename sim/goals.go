@@ -115,7 +115,7 @@ func (p *Pair) say(m Measure) string {
 func (p *Pair) rival() bool { return rival(p.To) }
 
 func rival(policy string) bool {
-	return policy != Greedy().Name && policy != ExactLatency().Name && policy != Latency().Name
+	return policy != Greedy().Name && policy != ExactLatency().Name && policy != Latency().Name && policy != Unseen().Name
 }
 
 // Goals judges every goal that the table's rows allow to judge. A single seed leaves everything undecided.

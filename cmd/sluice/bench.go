@@ -18,6 +18,7 @@ import (
 
 type benchOptions struct {
 	noLabels, json, check, share  bool
+	unseen, rowsGiven             bool
 	seeds, replicas               int
 	rows, suites, policies, views []string
 	scrape, wire, length          time.Duration
@@ -53,6 +54,7 @@ With --live the traffic goes to real servers instead, the same at each, one afte
   sluice bench --live --target ours=http://127.0.0.1:8080 --target theirs=http://127.0.0.1:9000 --workload chat --rate 2`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.rowsGiven = cmd.Flags().Changed("rows")
 			o.speedGiven, o.rateGiven, o.seeded = cmd.Flags().Changed("speed"), cmd.Flags().Changed("rate"), cmd.Flags().Changed("seeds")
 			if o.live.on {
 				return liveBench(cmd.Context(), &o, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -83,10 +85,15 @@ With --live the traffic goes to real servers instead, the same at each, one afte
 	f.BoolVar(&o.json, "json", false, "print the table as JSON")
 	f.StringVar(&o.plot, "plot", "", "write distributions and intervals as one HTML page to `FILE`")
 	f.StringVar(&o.markdown, "markdown", "", "write the table and how the goals fare into `FILE`, between its lines "+markdownBegin+" and "+markdownEnd)
+	f.BoolVar(&o.unseen, "unseen", false, "compare the default profile with itself where nobody sees the answers, as behind Envoy, in rows A, B1, C1 and the demo's "+
+		"scenarios unless --rows says otherwise; exit with status 1 when the first token takes over 10 % longer somewhere")
 	f.BoolVar(&o.check, "check", false, "print how each goal fares; exit with status 1 when one is missed")
 	f.StringVar(&o.calibration, "calibration", "", "instead compare simulated engines with measured ones, the points in `FILE`: CSV as AIConfigurator's silicon_sample.csv")
 	liveFlags(f, &o.live)
 	cmd.MarkFlagsMutuallyExclusive("rows", "suite", "trace", "workload")
+	for _, other := range []string{"policies", "markdown", "plot", "check", "live", "calibration"} {
+		cmd.MarkFlagsMutuallyExclusive("unseen", other)
+	}
 	for _, other := range []string{"rows", "suite", "trace", "workload"} {
 		cmd.MarkFlagsMutuallyExclusive(other, "calibration")
 	}
@@ -119,6 +126,9 @@ func bench(ctx context.Context, o *benchOptions, out, notes io.Writer) error {
 	stop()
 	if err != nil {
 		return fmt.Errorf("cannot finish the bench: %w", err)
+	}
+	if o.unseen && !o.json {
+		return writeUnseen(out, notes, table)
 	}
 	if err := o.write(out, table, views); err != nil || !o.check {
 		return err
@@ -229,6 +239,9 @@ func (o *benchOptions) experiment() (sim.Experiment, error) {
 	if e.Policies, err = sim.SelectPolicies(o.policies); err == nil {
 		e.Rows, err = o.selectRows()
 	}
+	if o.unseen {
+		e.Policies = unseenPolicies()
+	}
 	return e, err
 }
 
@@ -239,6 +252,9 @@ func (o *benchOptions) selectRows() ([]sim.Row, error) {
 			return nil, err
 		}
 		return sim.SelectRows(letters)
+	}
+	if o.unseen && !o.rowsGiven && o.trace == "" && o.workload == "" {
+		return unseenRows()
 	}
 	if o.trace == "" && o.workload == "" {
 		return sim.SelectRows(o.rows)
