@@ -220,7 +220,7 @@ func TestRepliesAreGuessedUnseen(t *testing.T) {
 	r.Unseen = true
 	l := pick(t, p, 30, r)
 	l.Done(sec(30+400*perToken), Outcome{})
-	if got := p.replies.after(l.leaf, route.HashName("e0:8000")); got < 300 || got > 450 {
+	if got := p.replies.after(l.leaf, route.HashName("e0:8000"), 8192); got < 300 || got > 450 {
 		t.Errorf("got %v tokens held beyond the prompt, want about 400", got)
 	}
 }

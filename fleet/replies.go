@@ -14,26 +14,42 @@ type reply struct {
 
 func (r *replies) seat(key uint64) *reply { return &r[(key^key>>32)%uint64(len(r))] }
 
+// shared stands in place of tokens at a block where prompts part.
+const shared = -1
+
+// goesOn is the least share of what is held beyond a block that a prompt must have there to be its continuation; all of
+// it, but for what prompts are estimated wrongly by.
+const goesOn = .75
+
 // add notes an answer of the endpoint whose name has this hash; whatever has the same seat is forgotten.
 func (r *replies) add(block, name uint64, tokens float32) {
-	*r.seat(block ^ name) = reply{block ^ name, tokens}
+	if e := r.seat(block ^ name); e.key != block^name || e.tokens != shared {
+		*e = reply{block ^ name, tokens}
+	}
 }
 
-// after is how many tokens the endpoint holds beyond the block, 0 when nothing is known.
-func (r *replies) after(block, name uint64) float32 {
-	if e := r.seat(block ^ name); e.key == block^name {
-		return e.tokens
+// after is how many tokens the endpoint holds beyond the block of a prompt that has so many there, 0 when nothing is
+// known. A prompt that ends where the answer does not yet shows that others begin alike, as with a system prompt: what
+// one of them had for an answer is not the others'.
+func (r *replies) after(block, name uint64, prompt float32) float32 {
+	e := r.seat(block ^ name)
+	switch {
+	case e.key != block^name || e.tokens == shared:
+		return 0
+	case prompt < goesOn*e.tokens:
+		e.tokens = shared
+		return 0
 	}
-	return 0
+	return min(e.tokens, prompt)
 }
 
 // beyond is how many units row i holds of the request after its block at index last, the last that it holds, by what it
 // answered.
 func (p *Pool) beyond(r *Request, last, i int) float32 {
 	unit := p.view.Request.UnitTokens
-	tokens := p.replies.after(r.Blocks[min(last, len(r.Blocks)-1)], p.view.Snapshot.Hashes[i])
-	if tokens == 0 || unit == 0 { // without units nothing can be counted in them
+	if unit == 0 { // without units nothing can be counted in them
 		return 0
 	}
-	return max(min(tokens/unit, p.view.Request.PromptTokens/unit-p.view.Match[i]), 0)
+	rest := p.view.Request.PromptTokens - p.view.Match[i]*unit
+	return p.replies.after(r.Blocks[min(last, len(r.Blocks)-1)], p.view.Snapshot.Hashes[i], max(rest, 0)) / unit
 }

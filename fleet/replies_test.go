@@ -54,3 +54,35 @@ func TestAnswersWithoutUnitsCountNothing(t *testing.T) {
 		t.Errorf("got a match of %v units, want the 4 blocks", got)
 	}
 }
+
+// A beginning that others share tells nothing of what follows it either, when it was new to the first that had it: one
+// of the others ends where that one's answer does not yet.
+func TestAnswersToOneOfManyTellNothing(t *testing.T) {
+	p := newPool(t, 1)
+	observeAll(p, 0)
+	pick(t, p, 1, prompt(1, 4*unitBytes+100)).Done(sec(2), Outcome{OutputTokens: 100})
+	match := func(at float64, bytes int) float32 {
+		r := prompt(1, 4*unitBytes+bytes)
+		for i := 4; i < len(r.Blocks); i++ {
+			r.Blocks[i] = uint64(at*100) + uint64(i)
+		}
+		r.Record = true
+		l, c := p.Pick(sec(at), r)
+		l.Done(sec(at), Outcome{Ending: Aborted})
+		return c.View.Match[0]
+	}
+	if got := match(3, 900); !(got > 4) {
+		t.Errorf("what may go on from the answer: got a match of %v units, want more than 4", got)
+	}
+	if got := match(4, 200); got != 4 { // 50 tokens where the first has 125
+		t.Errorf("what ends before it: got a match of %v units, want 4", got)
+	}
+	if got := match(5, 900); got != 4 {
+		t.Errorf("what may go on, when others are known to begin alike: got a match of %v units, want 4", got)
+	}
+	again := prompt(1, 4*unitBytes+100)
+	pick(t, p, 6, again).Done(sec(7), Outcome{OutputTokens: 100})
+	if got := match(8, 900); got != 4 {
+		t.Errorf("after another answer: got a match of %v units, want 4", got)
+	}
+}
