@@ -106,7 +106,7 @@ func (p *Pool) tellSent(l *Lease, r *Request, c *Choice) {
 		return
 	}
 	p.note = Note{Kind: NoteSent, Blocks: r.Blocks, Ends: r.Ends, UnitBytes: r.UnitBytes,
-		MissedKey: p.rentKey, Missed: c.Missed, Copied: c.Copied, Session: r.Session}
+		MissedKey: p.rentKey, Missed: c.Missed, Copied: p.copies(&c.Decision), Session: r.Session}
 	p.describe(l)
 	p.tell(&p.note)
 }

@@ -139,7 +139,7 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 		return nil, c
 	}
 	if p.rentKey != 0 {
-		p.rents.pay(p.rentKey, now.Seconds(), c.Missed, c.Copied)
+		p.rents.pay(p.rentKey, now.Seconds(), c.Missed, p.copies(&c.Decision))
 	}
 	l := p.reserve(now.Seconds(), r, int(c.Endpoint))
 	p.remember(now.Seconds(), cfg, r.Session, l.Endpoint.Name)
@@ -147,6 +147,13 @@ func (p *Pool) Pick(now time.Duration, r *Request) (*Lease, Choice) {
 	p.fallBack(l, cfg.Profile, c.Decision)
 	p.tellSent(l, r, &c)
 	return l, c
+}
+
+// copies reports whether the decision has the beginning rentKey computed where it is not held. That the chosen endpoint
+// holds less of the request than another says less: the other may have an answer that the request goes on from, which
+// nobody else asks for.
+func (p *Pool) copies(d *route.Decision) bool {
+	return d.Copied && p.match[p.rows[d.Endpoint].slot] < p.best
 }
 
 // gather reads everything impure into the view.

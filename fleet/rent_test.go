@@ -1,6 +1,10 @@
 package fleet
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/sluice-gateway/sluice/route"
+)
 
 // prefixed makes a request that shares its first blocks with all others of a group and ends differently.
 func prefixed(group, id int) *Request {
@@ -66,5 +70,24 @@ func TestRent(t *testing.T) {
 	}
 	if r.pay(other, 2, 5, false); r.at(other, 2) != 5 || r.at(7, 2) != 0 {
 		t.Errorf("then the other may stay: got %v ms, want 5", r.at(other, 2))
+	}
+}
+
+// What was missed is spent where the beginning is computed anew, and not where an answer is missing that one of those who
+// begin alike goes on from.
+func TestOnlyCopiesSpendWhatWasMissed(t *testing.T) {
+	p := newPool(t, 2)
+	observeAll(p, 0)
+	pick(t, p, 1, prompt(1, 4*unitBytes)).Done(sec(2), Outcome{})
+	d := route.Decision{Copied: true}
+	p.best = 4
+	for match, want := range map[int32]bool{4: false, 3: true, 0: true} {
+		p.match[p.rows[0].slot] = match
+		if got := p.copies(&d); got != want {
+			t.Errorf("%d of 4 units held: got %v, want %v", match, got, want)
+		}
+	}
+	if p.copies(&route.Decision{}) {
+		t.Error("an endpoint that holds as much as any makes no copy")
 	}
 }
