@@ -10,6 +10,8 @@ const (
 	// Computing again what is held elsewhere counts againFactor times, since those who come after wait for it too; and
 	// congestion · b²/(1−b) times more where the share b of the pool is busy, at most maxCongestion times.
 	againFactor, congestion, maxCongestion = 2, 2, 60
+	// copierShare is the least share of computing held tokens again that counts, whatever earlier requests have paid.
+	copierShare = .25
 	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs
 	// any amount.
 	leastFree = .1
@@ -98,7 +100,8 @@ func (r *Request) uncached(match float32) float32 {
 // On the other hand earlier requests may have paid: they missed, by waiting where the beginning is held, what another
 // copy would have saved them. So a copy is made when its absence has cost as much as it does, as one rents until the
 // rent has come to the price; knowing nothing of the future that is at most twice as dear as knowing all (ski rental:
-// Karlin and others, 1988).
+// Karlin and others, 1988). But it is one request that waits for the copy: it goes elsewhere only if it saves itself
+// copierShare of that, so that copies are made when holders are behind, and not for a few milliseconds.
 func prefillMS(dst Column, v *View) {
 	kinds, match := v.Snapshot.Kinds, v.column(v.Match)
 	least, price := v.Request.uncached(v.most), v.recompute()
@@ -141,9 +144,10 @@ func (v *View) later(i int) float32 {
 // again is what computing held tokens again costs at an endpoint that holds match units, beyond what has been paid.
 func (v *View) again(i int, match, least, price float32) float32 {
 	r := &v.Rates[v.Snapshot.Kinds[i]]
-	ms := (v.Request.compute(r, v.Request.uncached(match)) - v.Request.compute(r, least)) * (price + v.later(i))
+	more := v.Request.compute(r, v.Request.uncached(match)) - v.Request.compute(r, least)
+	ms := more * (price + v.later(i))
 	if v.Request.Missed > 0 {
-		ms -= v.Request.Missed
+		ms = max(ms-v.Request.Missed, copierShare*more)
 	}
 	return max(ms, 0)
 }
