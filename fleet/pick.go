@@ -216,7 +216,7 @@ func (p *Pool) gatherMatch(now float64, r *Request) {
 		if exact && r.UnitBytes > 0 {
 			p.view.Cached[i] = float32(tokens) / p.view.Request.UnitTokens
 		}
-		if match > 0 && !exact {
+		if match > 0 {
 			if match != seen { // most hold the same
 				last, _ = slices.BinarySearch(ends, match)
 				seen = match

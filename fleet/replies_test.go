@@ -3,6 +3,9 @@ package fleet
 import (
 	"math"
 	"testing"
+
+	"github.com/sluice-gateway/sluice/prefix"
+	"github.com/sluice-gateway/sluice/route"
 )
 
 // The next turn of a conversation finds the last answer where it was given, and nowhere else.
@@ -84,5 +87,25 @@ func TestAnswersToOneOfManyTellNothing(t *testing.T) {
 	pick(t, p, 6, again).Done(sec(7), Outcome{OutputTokens: 100})
 	if got := match(8, 900); got != 4 {
 		t.Errorf("after another answer: got a match of %v units, want 4", got)
+	}
+}
+
+// Events tell of an answer only once its tokens are known; until then it counts as without events.
+func TestAnswersCountWhereEventsAreFollowed(t *testing.T) {
+	p := newPool(t, 1)
+	observeAll(p, 0)
+	p.FollowEvents(p.rows[0].Name, prefix.FollowedFromEmpty)
+	l := pick(t, p, 1, prompt(1, 4*unitBytes+100))
+	l.FirstByte(sec(1.1))
+	l.Done(sec(2), Outcome{OutputTokens: 100})
+	next := prompt(1, 7*unitBytes)
+	next.Record = true
+	l, c := p.Pick(sec(3), next)
+	l.Done(sec(3), Outcome{Ending: Aborted})
+	if got := c.View.Match[0]; !(got > 4) {
+		t.Errorf("got a match of %v units, want more than the 4 of the prompt", got)
+	}
+	if got := c.View.Known[0]; got != route.Guessed {
+		t.Errorf("got %v, want what it should find to be said to be a guess", got)
 	}
 }
