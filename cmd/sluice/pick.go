@@ -103,11 +103,12 @@ func pick(ctx context.Context, o *pickOptions, out, errOut io.Writer) error {
 	if o.picker.SelectOnly {
 		o.scrapeInterval, o.staleAfter = max(o.scrapeInterval, lookEvery), max(o.staleAfter, 4*lookEvery)
 	}
-	tuneMemory(o.front.BodyBudget)
+	tuned := tuneMemory(o.front.BodyBudget)
 	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), o.open)
 	if err != nil {
 		return err
 	}
+	s.memory = tuned
 	defer s.recorder.close()
 	if err := s.listen(); err != nil {
 		return err

@@ -86,11 +86,12 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	tuneMemory(o.front.BodyBudget)
+	tuned := tuneMemory(o.front.BodyBudget)
 	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), o.open)
 	if err != nil {
 		return err
 	}
+	s.memory = tuned
 	defer s.recorder.close()
 	if err := s.listen(); err != nil {
 		return err

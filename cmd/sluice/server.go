@@ -11,7 +11,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
@@ -113,7 +112,9 @@ type server struct {
 	// public is for clients, private for operators; nil until listen.
 	public, private net.Listener
 
-	plan *plan
+	// memory is nil for a gateway that leaves the process alone.
+	memory *memory
+	plan   *plan
 	// text is the configuration file as it was last loaded, seen as it was last looked at.
 	text, seen []byte
 	// faults are the names that could not be resolved last time, rejected why the last changed file was not used: only changes are
@@ -122,19 +123,6 @@ type server struct {
 	rejected string
 	reloads  *reloads
 	states   map[string]string
-}
-
-// tuneMemory lets the heap grow to five times what is in use before it is collected, since little is: collecting sooner costs a tenth of the CPU of
-// small requests. With many large bodies it is collected sooner, before it takes much more than they may. Who sets GOGC or GOMEMLIMIT is
-// obeyed.
-func tuneMemory(bodies int64) {
-	const others = 512 << 20
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(bodies + others)
-	}
 }
 
 // newServer makes a gateway that knows its fleet and listens nowhere yet. start is the origin of its clock.
@@ -262,6 +250,7 @@ func (s *server) frontOptions(p *plan) front.Options {
 
 // ended counts a request for the console. A request that its client got wrong says nothing of the fleet.
 func (s *server) ended(e front.Ended) {
+	s.memory.ended()
 	if s.alsoEnded != nil {
 		s.alsoEnded(e)
 	}
@@ -358,6 +347,7 @@ func (s *server) watch(ctx context.Context) {
 			s.reload(ctx, false)
 		case <-look.C:
 			s.logStates()
+			s.memory.look()
 		case <-resolve.C:
 			found := s.resolve(ctx, s.plan)
 			for i, p := range s.fleet.Pools() {
