@@ -102,6 +102,7 @@ func (b *builder) take(d *document) {
 		b.gateway, b.written, b.gatewayDoc = g, &written, d
 	case v1alpha1.EndpointsKind:
 		e := decode[v1alpha1.Endpoints](d)
+		e.Default()
 		d.add(validateEndpoints(e)...)
 		b.lists = append(b.lists, e)
 		b.listDocs = append(b.listDocs, d)
@@ -312,19 +313,12 @@ func (b *builder) endpoint(l *v1alpha1.Endpoints, j int, asWritten *v1alpha1.Sch
 	return e
 }
 
-// kvEvents fills in what a document leaves out. Who publishes nothing gives nothing again.
+// kvEvents turns what has its defaults into a value. Who publishes nothing gives nothing again.
 func kvEvents(k *v1alpha1.EndpointKVEvents) KVEvents {
-	e := KVEvents{Port: int(v1alpha1.DefaultKVEventsPort), ReplayPort: int(v1alpha1.DefaultKVReplayPort), Topic: k.Topic, HashSeed: k.HashSeed}
-	if k.Port != nil {
-		e.Port = int(*k.Port)
-	}
-	if k.ReplayPort != nil {
-		e.ReplayPort = int(*k.ReplayPort)
-	}
-	if e.Port == 0 {
+	if *k.Port == 0 {
 		return KVEvents{}
 	}
-	return e
+	return KVEvents{Port: int(*k.Port), ReplayPort: int(*k.ReplayPort), Topic: k.Topic, HashSeed: k.HashSeed}
 }
 
 // unselected tells of entries that get no request, and of entries that take any certificate.

@@ -26,8 +26,8 @@ func (b *builder) notHonoured() {
 	b.bbrNotHonoured(spec.Child("bbr"), &s.BBR)
 	if s.TLS != nil {
 		value := "a certificate from cert-manager"
-		if s.TLS.ACMArn != "" {
-			value = s.TLS.ACMArn
+		if arn := s.TLS.ACMArn; arn != nil && *arn != "" {
+			value = *arn
 		}
 		b.embedded(pathTLS, value, "certificates of ACM and cert-manager exist in a cluster only, and clients that were promised https would speak plain text: remove spec.tls and end TLS in front, or have Envoy meet the clients (see sluice envoy --help)")
 	}

@@ -27,15 +27,15 @@ func DefaultSession() Session {
 	return Session{Cost: v1alpha1.DefaultSessionCost * time.Millisecond, TTL: v1alpha1.DefaultSessionTTL}
 }
 
-// token is what names of headers and cookies look like (RFC 9110, section 5.6.2).
-var token = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
+// token is what names of headers and cookies look like, and nothing.
+var token = regexp.MustCompile(v1alpha1.SessionNamePattern)
 
 // CheckSessionName reports why a header or a cookie can't be called that, nil if it can.
 func CheckSessionName(name string) error {
 	switch {
 	case len(name) > v1alpha1.MaxSessionName:
 		return fmt.Errorf("is %d characters long, at most %d are allowed", len(name), v1alpha1.MaxSessionName)
-	case !token.MatchString(name):
+	case name == "" || !token.MatchString(name):
 		return fmt.Errorf("must be letters, digits, '-' and '_'")
 	}
 	return nil
@@ -70,8 +70,8 @@ func (c *checks) session(path *field.Path, s *v1alpha1.SessionAffinity) {
 	within(c, path.Child("costMilliseconds"), s.CostMilliseconds, 1, v1alpha1.MaxSessionCost)
 	within(c, path.Child("weight"), s.Weight, 0, v1alpha1.MaxSessionWeight)
 	if s.TTL != nil {
-		if d, err := time.ParseDuration(*s.TTL); err != nil || d <= 0 {
-			c.add(field.Invalid(path.Child("ttl"), *s.TTL, "must be a duration above 0, such as 10m"))
+		if d, err := time.ParseDuration(*s.TTL); err != nil || d <= 0 || !duration.MatchString(*s.TTL) {
+			c.add(field.Invalid(path.Child("ttl"), *s.TTL, "must be a duration above 0 of h, m, s and ms without fractions, such as 10m"))
 		}
 	}
 }

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
 
 // shape compares a decoded tree with a Go type and returns what of it fits; ok is false where nothing does. It stands
@@ -91,8 +93,12 @@ func (d *document) shapeSlice(v any, t reflect.Type, path *field.Path) (any, boo
 func (d *document) shapeScalar(v any, t reflect.Type, path *field.Path) (any, bool) {
 	switch t.Kind() {
 	case reflect.String:
-		if _, isString := v.(string); !isString {
+		word, isString := v.(string)
+		if !isString {
 			return d.misfit(v, path, aString)
+		}
+		if word == "" && t.PkgPath() == reflect.TypeFor[v1alpha1.Scheduler]().PkgPath() {
+			return d.misfit(v, path, "one of the words that are known here: leave it out for the default")
 		}
 	case reflect.Bool:
 		if _, isBool := v.(bool); !isBool {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
@@ -100,6 +99,7 @@ func validateConfig(g *v1alpha1.InferenceGatewayConfig) field.ErrorList {
 	}
 	if p := g.Spec.PodDefaults; p != nil {
 		c.env(spec.Child("podDefaults"), p.Env)
+		c.labels(spec.Child("podDefaults", "labels"), p.Labels)
 	}
 	c.schedulers(spec.Child("schedulers"), g.Spec.Schedulers)
 	return c.errs
@@ -170,13 +170,14 @@ func (c *checks) claim(path *field.Path, r *v1alpha1.RequiredClaim) {
 	}
 }
 
+var https = regexp.MustCompile(v1alpha1.HTTPSPattern)
+
 func (c *checks) https(path *field.Path, s string) {
 	if s == "" {
 		c.add(field.Required(path, "an https address"))
 		return
 	}
-	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "https" || u.Host == "" {
+	if !https.MatchString(s) {
 		c.add(field.Invalid(path, s, "must be an https address, such as https://login.example.com/"))
 	}
 }
@@ -263,6 +264,11 @@ func (c *checks) selector(path *field.Path, s *metav1.LabelSelector) {
 		c.add(field.Required(path, "which model servers, by label, such as {matchLabels: {app: llama}}"))
 		return
 	}
+	c.count(path.Child("matchLabels"), len(s.MatchLabels), v1alpha1.MaxSelectorTerms)
+	c.count(path.Child("matchExpressions"), len(s.MatchExpressions), v1alpha1.MaxSelectorTerms)
+	for i := range s.MatchExpressions {
+		c.count(path.Child("matchExpressions").Index(i).Child("values"), len(s.MatchExpressions[i].Values), v1alpha1.MaxSelectorTerms)
+	}
 	if _, err := metav1.LabelSelectorAsSelector(s); err == nil {
 		return
 	}
@@ -307,6 +313,14 @@ const (
 	labelValueForm = "must be a label value: at most 63 letters, digits, '-', '_' and '.', and begin and end with a letter or digit"
 )
 
+// labels checks the labels that something is given.
+func (c *checks) labels(path *field.Path, labels map[string]string) {
+	c.count(path, len(labels), v1alpha1.MaxSelectorTerms)
+	for k, v := range sorted(labels) {
+		c.label(path.Key(k), k, v)
+	}
+}
+
 func (c *checks) label(path *field.Path, key, value string) {
 	if len(validation.IsQualifiedName(key)) > 0 {
 		c.add(field.Invalid(path, key, labelKeyForm))
@@ -316,10 +330,10 @@ func (c *checks) label(path *field.Path, key, value string) {
 	}
 }
 
-var routeTimeout = regexp.MustCompile(v1alpha1.RouteTimeoutPattern)
+var duration = regexp.MustCompile(v1alpha1.DurationPattern)
 
 func (c *checks) routeTimeout(path *field.Path, s string) {
-	if routeTimeout.MatchString(s) {
+	if duration.MatchString(s) {
 		if _, err := time.ParseDuration(s); err == nil {
 			return
 		}

@@ -19,12 +19,11 @@ func validateEndpoints(e *v1alpha1.Endpoints) field.ErrorList {
 	c := &checks{}
 	c.metadata(&e.ObjectMeta)
 	spec := field.NewPath("spec")
-	for k, v := range sorted(e.Spec.Labels) {
-		c.label(spec.Child("labels").Key(k), k, v)
-	}
+	c.labels(spec.Child("labels"), e.Spec.Labels)
 	if len(e.Spec.Endpoints) == 0 {
 		c.add(field.Required(spec.Child("endpoints"), "at least one address, such as [{address: 10.0.0.1:8000}]"))
 	}
+	c.count(spec.Child("endpoints"), len(e.Spec.Endpoints), v1alpha1.MaxEndpoints)
 	c.kvEvents(spec.Child("kvEvents"), e.Spec.KVEvents)
 	for i := range e.Spec.Endpoints {
 		c.ranks(spec.Child("endpoints").Index(i), &e.Spec.Endpoints[i], e.Spec.KVEvents)
@@ -39,9 +38,7 @@ func (c *checks) entry(path *field.Path, e *v1alpha1.EndpointEntry) {
 	} else if _, _, err := address(e.Address); err != nil {
 		c.add(field.Invalid(path.Child("address"), e.Address, err.Error()))
 	}
-	for k, v := range sorted(e.Labels) {
-		c.label(path.Child("labels").Key(k), k, v)
-	}
+	c.labels(path.Child("labels"), e.Labels)
 	oneOf(c, path.Child("engine"), e.Engine, v1alpha1.EngineVLLM, v1alpha1.EngineSGLang, v1alpha1.EngineTGI,
 		v1alpha1.EngineLlamaCPP, v1alpha1.EngineTRTLLM, v1alpha1.EngineTriton, v1alpha1.EngineGeneric)
 	if m := e.Metrics; m != nil {
@@ -67,7 +64,7 @@ func (c *checks) kvEvents(path *field.Path, k *v1alpha1.EndpointKVEvents) {
 	switch e := kvEvents(k); {
 	case e.Port != 0 && e.Port == e.ReplayPort:
 		c.add(field.Invalid(path.Child("replayPort"), e.ReplayPort, "must be another port than the one of the events"))
-	case e.Port == 0 && k.ReplayPort != nil && *k.ReplayPort != 0:
+	case e.Port == 0 && *k.ReplayPort != 0 && *k.ReplayPort != v1alpha1.DefaultKVReplayPort: // the default is nobody's wish
 		c.add(field.Invalid(path.Child("replayPort"), *k.ReplayPort, "has no effect when port is 0, which says that the engine publishes nothing: remove it, or set port"))
 	}
 }
@@ -108,7 +105,7 @@ func (c *checks) ranks(path *field.Path, e *v1alpha1.EndpointEntry, all *v1alpha
 	}
 }
 
-var environmentName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var environmentName = regexp.MustCompile(v1alpha1.VariablePattern)
 
 // apiKey never shows a value: the likeliest mistake is the key itself.
 func (c *checks) apiKey(path *field.Path, k *v1alpha1.APIKeySource) {
@@ -118,7 +115,12 @@ func (c *checks) apiKey(path *field.Path, k *v1alpha1.APIKeySource) {
 	case k.Env != "" && k.File != "":
 		c.add(field.Invalid(path, field.OmitValueType{}, v1alpha1.MessageAPIKeySource))
 	}
-	if k.Env != "" && !environmentName.MatchString(k.Env) {
+	switch {
+	case k.Env != "" && len(k.Env) > v1alpha1.MaxVariableName:
+		c.add(tooLong(path.Child("env"), len(k.Env), v1alpha1.MaxVariableName))
+	case len(k.File) > v1alpha1.MaxPath:
+		c.add(tooLong(path.Child("file"), len(k.File), v1alpha1.MaxPath))
+	case k.Env != "" && !environmentName.MatchString(k.Env):
 		c.add(field.Invalid(path.Child("env"), field.OmitValueType{}, "must be the name of an environment variable, never the key itself"))
 	}
 }

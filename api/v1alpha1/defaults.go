@@ -58,7 +58,22 @@ func (p *GatewayPolicy) Default() {
 	if s := p.Spec.SessionAffinity; s != nil {
 		setDefault(&s.CostMilliseconds, DefaultSessionCost)
 		setDefault(&s.Weight, DefaultSessionWeight)
-		setDefault(&s.TTL, DefaultSessionTTL.String())
+		setDefault(&s.TTL, DefaultSessionTTLText)
+	}
+}
+
+// Default sets what a list left out and that has a default.
+func (e *Endpoints) Default() {
+	e.Spec.KVEvents.setDefaults()
+	for i := range e.Spec.Endpoints {
+		e.Spec.Endpoints[i].KVEvents.setDefaults()
+	}
+}
+
+func (k *EndpointKVEvents) setDefaults() {
+	if k != nil {
+		setDefault(&k.Port, DefaultKVEventsPort)
+		setDefault(&k.ReplayPort, DefaultKVReplayPort)
 	}
 }
 

@@ -6,7 +6,10 @@
 // The types carry field names, defaults and bounds, and nothing that acts: package config reads documents into them,
 // validates them and turns them into what a process runs. Bounds stand on the fields as kubebuilder markers, rules over
 // several fields as CEL markers with the very sentences a user sees, so that a custom resource definition made from
-// these types refuses what package config refuses.
+// these types refuses what package config refuses. The definitions, in deploy/crds, and zz_generated.deepcopy.go are made
+// from this package by go test ./api/v1alpha1 -rewrite.
+//
+// +kubebuilder:object:generate=true
 package v1alpha1
 
 import "time"
@@ -42,10 +45,11 @@ const (
 	// MaxRanks bounds the data-parallel ranks at one address.
 	MaxRanks int32 = 1024
 	// DefaultSessionCost, in milliseconds, and DefaultSessionWeight are what leaving a session's endpoint costs, and
-	// DefaultSessionTTL is how long a session is remembered.
-	DefaultSessionCost         = 50
-	DefaultSessionWeight int32 = 3
-	DefaultSessionTTL          = 10 * time.Minute
+	// DefaultSessionTTL, in documents DefaultSessionTTLText, is how long a session is remembered.
+	DefaultSessionCost          = 50
+	DefaultSessionWeight  int32 = 3
+	DefaultSessionTTL           = 10 * time.Minute
+	DefaultSessionTTLText       = "10m"
 	// DefaultPickerConfigKey is the key read from the ConfigMap of configMapRef.
 	DefaultPickerConfigKey = "default-plugins.yaml"
 	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a weights block that is there but does
@@ -83,6 +87,16 @@ const (
 	MaxClaimValues = 128
 	// MaxClaimValue is the longest value of a required claim, in characters.
 	MaxClaimValue = 1024
+	// MaxSelectorTerms is the most labels, and the most expressions, of a selector, and the most values of an expression:
+	// an InferencePool's selector has the same bound.
+	MaxSelectorTerms = 64
+	// MaxEndpoints is the most entries an Endpoints document may have.
+	MaxEndpoints = 2048
+	// MaxAddress is the longest address of an endpoint, in characters: a name, a colon and a port.
+	MaxAddress = 260
+	// MaxVariableName is the longest name of an environment variable with a key, MaxPath the longest path of a file.
+	MaxVariableName = 253
+	MaxPath         = 4096
 )
 
 // Sentences of the rules over several fields: what an API server answers when a CEL rule fails, and what package config
@@ -104,5 +118,14 @@ const (
 	MessageAPIKeySource = "exactly one of env or file must be set"
 )
 
-// RouteTimeoutPattern is what a Gateway API duration looks like.
-const RouteTimeoutPattern = `^([0-9]{1,5}(h|m|s|ms)){1,4}$`
+// Forms of texts.
+const (
+	// DurationPattern is what a Gateway API duration looks like.
+	DurationPattern = `^([0-9]{1,5}(h|m|s|ms)){1,4}$`
+	// HTTPSPattern is what the address of a token provider looks like.
+	HTTPSPattern = `^https://[^/?#\s]+([/?#]\S*)?$`
+	// VariablePattern is what the name of an environment variable looks like.
+	VariablePattern = `^[A-Za-z_][A-Za-z0-9_]*$`
+	// SessionNamePattern is what the name of a header or a cookie looks like (RFC 9110, section 5.6.2); empty is for none.
+	SessionNamePattern = "^[!#$%&'*+.^_`|~0-9A-Za-z-]*$"
+)

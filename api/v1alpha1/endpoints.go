@@ -6,16 +6,32 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // a container. A scheduler's modelSelector selects among the entries of every Endpoints document.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=endpoints,singular=endpoints,scope=Namespaced
+// +kubebuilder:resource:path=endpoints,singular=endpoints,shortName=gwep,categories=sluice,scope=Namespaced
+// +kubebuilder:printcolumn:name="FIRST",type=string,JSONPath=`.spec.endpoints[0].address`,description="The first address."
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 type Endpoints struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Spec is the list.
 	// +required
 	Spec EndpointsSpec `json:"spec"`
 }
 
+// EndpointsList is what an API server returns for several.
+//
+// +kubebuilder:object:root=true
+type EndpointsList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []Endpoints `json:"items"`
+}
+
 // EndpointsSpec is the list, and what its entries have in common.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.kvEvents) || self.kvEvents.port == 0 || self.endpoints.all(e, !has(e.ranks) || has(e.kvEvents) || (self.kvEvents.port > self.kvEvents.replayPort ? self.kvEvents.port : self.kvEvents.replayPort) + (has(e.firstRank) ? e.firstRank : 0) + e.ranks <= 65536)",message="needs ports over 65535: the last rank's are those of kvEvents plus its number",fieldPath=".endpoints"
+// +kubebuilder:validation:XValidation:rule="!has(self.kvEvents) || self.kvEvents.port == 0 || self.kvEvents.replayPort == 0 || self.endpoints.all(e, !has(e.ranks) || has(e.kvEvents) || self.kvEvents.port - self.kvEvents.replayPort >= e.ranks || self.kvEvents.replayPort - self.kvEvents.port >= e.ranks)",message="makes ports overlap, because each rank's are those of kvEvents plus its number: set kvEvents.replayPort further from port, here and at the engine",fieldPath=".endpoints"
 type EndpointsSpec struct {
 	// Labels are given to every entry; an entry's own label of the same name wins.
 	// +optional
@@ -23,8 +39,11 @@ type EndpointsSpec struct {
 	// KVEvents holds for every entry; an entry's own wins as a whole.
 	// +optional
 	KVEvents *EndpointKVEvents `json:"kvEvents,omitempty"`
+	// Endpoints are the addresses.
 	// +required
+	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2048
 	Endpoints []EndpointEntry `json:"endpoints"`
 }
 
@@ -45,11 +64,22 @@ const (
 )
 
 // EndpointEntry is one address. A name that resolves to several addresses is several endpoints with the same labels.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.firstRank) || has(self.ranks)",message="how many ranks the address has, because firstRank is set",reason=FieldValueRequired,fieldPath=".ranks"
+// +kubebuilder:validation:XValidation:rule="!has(self.firstRank) || self.firstRank == 0 || !has(self.ranks) || has(self.engine)",message="which engine it is, because firstRank is set: vllm counts ranks in requests from 0 at each address, sglang over all",reason=FieldValueRequired,fieldPath=".engine"
+// +kubebuilder:validation:XValidation:rule="!has(self.ranks) || !has(self.kvEvents) || self.kvEvents.port == 0 || (self.kvEvents.port > self.kvEvents.replayPort ? self.kvEvents.port : self.kvEvents.replayPort) + (has(self.firstRank) ? self.firstRank : 0) + self.ranks <= 65536",message="needs ports over 65535: the last rank's are those of kvEvents plus its number",fieldPath=".ranks"
+// +kubebuilder:validation:XValidation:rule="!has(self.ranks) || !has(self.kvEvents) || self.kvEvents.port == 0 || self.kvEvents.replayPort == 0 || self.kvEvents.port - self.kvEvents.replayPort >= self.ranks || self.kvEvents.replayPort - self.kvEvents.port >= self.ranks",message="makes ports overlap, because each rank's are those of kvEvents plus its number: set kvEvents.replayPort further from port, here and at the engine",fieldPath=".ranks"
 type EndpointEntry struct {
 	// Address is host, host:port, [IPv6] or [IPv6]:port; host is an IP address or a name, resolved again and again.
 	// Without a port the scheduler's targetPort holds.
 	// +required
 	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=260
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(\\\\[[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*(%[^\\\\]]+)?\\\\]|([A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?\\\\.)*[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?\\\\.?)(:[0-9]+)?$')",message="must be HOST, HOST:PORT, [IPv6] or [IPv6]:PORT"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('[^:]:[0-9]+$|\\\\]:[0-9]+$') || self.matches(':0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$')",message="must have a port from 1 to 65535"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('[') || self.startsWith('[::ffff:') || isIP(self.split(']')[0].replace('[', '').split('%')[0])",message="must have an IPv6 address between its brackets"
+	// +kubebuilder:validation:XValidation:rule="self.startsWith('[') || !self.split(':')[0].matches('(^|\\\\.)([0-9]+|0[xX][0-9a-fA-F]*)\\\\.?$') || isIP(self.split(':')[0])",message="ends in a number as an IP address does, and is none"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0\\\\.0\\\\.0\\\\.0|\\\\[[0:]+\\\\])(:[0-9]+)?$')",message="is the address of no machine in particular: endpoints need one that can be reached"
 	Address string `json:"address"`
 	// Labels are what modelSelector selects on. The label gpu, or else the one of GPU discovery,
 	// nvidia.com/gpu.product, names the kind of GPU, and "tp" how many share the model; endpoints of one kind share what is
@@ -62,6 +92,7 @@ type EndpointEntry struct {
 	// Engine is found by asking where it is not set.
 	// +optional
 	Engine EngineKind `json:"engine,omitempty"`
+	// Metrics says where the engine's metrics are read, where that isn't where its kind has them.
 	// +optional
 	Metrics *EndpointMetrics `json:"metrics,omitempty"`
 	// KVEvents, even empty, means that the engine publishes what its KV cache holds.
@@ -89,7 +120,7 @@ type EndpointEntry struct {
 type EndpointMetrics struct {
 	// Path is the page, /metrics for most engines.
 	// +optional
-	// +kubebuilder:validation:Pattern=`^/`
+	// +kubebuilder:validation:Pattern=`^($|/)`
 	Path string `json:"path,omitempty"`
 	// Port is the port of the page, where it is not that of the address.
 	// +optional
@@ -100,6 +131,9 @@ type EndpointMetrics struct {
 
 // EndpointKVEvents says where an engine publishes what its KV cache holds (vLLM's and SGLang's --kv-events-config). Of
 // an address with ranks, each rank's ports are these plus the rank's number.
+//
+// +kubebuilder:validation:XValidation:rule="self.port == 0 || self.port != self.replayPort",message="must be another port than the one of the events",fieldPath=".replayPort"
+// +kubebuilder:validation:XValidation:rule="self.port != 0 || self.replayPort == 0 || self.replayPort == 5558",message="has no effect when port is 0, which says that the engine publishes nothing: remove it, or set port",fieldPath=".replayPort"
 type EndpointKVEvents struct {
 	// Port is where the engine publishes; 0 means that it doesn't.
 	// +optional
@@ -124,7 +158,7 @@ type EndpointKVEvents struct {
 // EndpointTLS says how an engine's certificate is checked. Empty: against the system's authorities and the name in the
 // address.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.insecureSkipVerify) && self.insecureSkipVerify && has(self.caFile))",message="caFile has no effect when insecureSkipVerify is true"
+// +kubebuilder:validation:XValidation:rule="!(has(self.insecureSkipVerify) && self.insecureSkipVerify && has(self.caFile) && size(self.caFile) > 0)",message="has no effect when insecureSkipVerify is true: remove one of the two",fieldPath=".caFile"
 type EndpointTLS struct {
 	// CAFile is a file of PEM certificates to trust instead of the system's.
 	// +optional
@@ -139,12 +173,15 @@ type EndpointTLS struct {
 
 // APIKeySource says where a key is kept. A key is never written into a document.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.env) != has(self.file)",message="exactly one of env or file must be set"
+// +kubebuilder:validation:XValidation:rule="(has(self.env) && size(self.env) > 0) != (has(self.file) && size(self.file) > 0)",message="exactly one of env or file must be set"
+// +kubebuilder:validation:XValidation:rule="!has(self.env) || size(self.env) == 0 || self.env.matches('^[A-Za-z_][A-Za-z0-9_]*$')",message="must be the name of an environment variable, never the key itself",fieldPath=".env"
 type APIKeySource struct {
 	// Env names an environment variable of the gateway's process.
 	// +optional
+	// +kubebuilder:validation:MaxLength=253
 	Env string `json:"env,omitempty"`
 	// File is a path that the gateway's process can read.
 	// +optional
+	// +kubebuilder:validation:MaxLength=4096
 	File string `json:"file,omitempty"`
 }

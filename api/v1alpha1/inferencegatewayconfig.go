@@ -9,14 +9,20 @@ import (
 // requests find their endpoint.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=inferencegatewayconfigs,singular=inferencegatewayconfig,shortName=igwc,scope=Namespaced
+// +kubebuilder:resource:path=inferencegatewayconfigs,singular=inferencegatewayconfig,shortName=igwc,categories=sluice,scope=Namespaced
 // +kubebuilder:subresource:status
-// +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether requests can be served, as the reference says it."
+// +kubebuilder:printcolumn:name="SERVING",type=string,JSONPath=`.status.conditions[?(@.type=="Serving")].status`,description="Whether every model has an endpoint that answers."
+// +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=`.status.conditions[?(@.type=="Serving")].reason`,description="Why SERVING is what it is."
+// +kubebuilder:printcolumn:name="ACCEPTED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether nothing contradicts the document."
+// +kubebuilder:printcolumn:name="PROGRAMMED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="GatewayProgrammed")].status`,description="Whether the data plane runs this configuration."
+// +kubebuilder:printcolumn:name="BBR",type=boolean,priority=1,JSONPath=`.spec.bbr.enabled`,description="Whether the model in a request's body chooses the scheduler."
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
 type InferenceGatewayConfig struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
+	// Spec is what is asked of the gateway.
 	// +required
 	Spec InferenceGatewayConfigSpec `json:"spec"`
 	// Status is written by the controller and ignored in documents.
@@ -48,6 +54,7 @@ type InferenceGatewayConfigSpec struct {
 	// Auth says who may call. Absent: everyone who reaches the gateway.
 	// +optional
 	Auth *Auth `json:"auth,omitempty"`
+	// Observability says what the gateway tells of itself.
 	// +optional
 	Observability *Observability `json:"observability,omitempty"`
 	// PodDefaults shapes the pods of the body-based router and of the pickers.
@@ -87,10 +94,13 @@ type BBR struct {
 // DefaultBackend is a service by name: in a cluster a Service of the config's namespace, elsewhere a host name to
 // resolve.
 type DefaultBackend struct {
+	// Name is the name of the service.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	Name string `json:"name"`
+	// Port is the service's port.
 	// +optional
 	// +kubebuilder:default=8000
 	// +kubebuilder:validation:Minimum=1
@@ -100,19 +110,21 @@ type DefaultBackend struct {
 
 // TLS says where the gateway's certificate comes from.
 type TLS struct {
-	// ACMArn names a certificate in ACM. Empty asks for one from cert-manager.
+	// ACMArn names a certificate in ACM. Empty asks cert-manager for one.
 	// +optional
-	ACMArn string `json:"acmArn,omitempty"`
+	ACMArn *string `json:"acmArn,omitempty"`
 }
 
 // Auth says who may call.
 type Auth struct {
+	// JWT asks for a signed token on every request but health checks.
 	// +required
 	JWT *JWT `json:"jwt"`
 }
 
 // JWT asks for a signed token on every request but health checks.
 type JWT struct {
+	// Provider is who signs tokens, and what they must hold.
 	// +required
 	Provider JWTProvider `json:"provider"`
 }
@@ -121,18 +133,21 @@ type JWT struct {
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.audiences) && size(self.audiences) > 0) || (has(self.requiredClaims) && size(self.requiredClaims) > 0)",message="at least one of audiences or requiredClaims must be set"
 type JWTProvider struct {
+	// Name is the provider's name, for messages.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	Name string `json:"name"`
 	// Issuer is compared with the token's iss.
 	// +required
-	// +kubebuilder:validation:Pattern=`^https://`
+	// +kubebuilder:validation:Pattern=`^https://[^/?#\s]+([/?#]\S*)?$`
 	Issuer string `json:"issuer"`
+	// RemoteJWKS is where the provider publishes its keys.
 	// +required
 	RemoteJWKS RemoteJWKS `json:"remoteJWKS"`
 	// Audiences: a token must be meant for at least one.
 	// +optional
 	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
 	Audiences []string `json:"audiences,omitempty"`
 	// RequiredClaims: a token must satisfy every one; with any set, the rest is denied.
 	// +optional
@@ -144,7 +159,7 @@ type JWTProvider struct {
 type RemoteJWKS struct {
 	// URI is where its keys are fetched.
 	// +required
-	// +kubebuilder:validation:Pattern=`^https://`
+	// +kubebuilder:validation:Pattern=`^https://[^/?#\s]+([/?#]\S*)?$`
 	URI string `json:"uri"`
 }
 
@@ -160,6 +175,7 @@ const (
 
 // RequiredClaim is a claim and the values it may have.
 type RequiredClaim struct {
+	// Name is the claim's name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	Name string `json:"name"`
@@ -167,6 +183,7 @@ type RequiredClaim struct {
 	// +optional
 	// +kubebuilder:default=String
 	ValueType ClaimType `json:"valueType,omitempty"`
+	// Values are those that the claim may have.
 	// +required
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=128
@@ -177,12 +194,14 @@ type RequiredClaim struct {
 
 // Observability says what the gateway tells of itself.
 type Observability struct {
+	// Metrics adds a metrics collector beside the gateway's pods.
 	// +optional
 	Metrics *ObservabilityMetrics `json:"metrics,omitempty"`
 }
 
 // ObservabilityMetrics adds a metrics collector beside the gateway's pods.
 type ObservabilityMetrics struct {
+	// Enabled is true where it is not set.
 	// +optional
 	// +kubebuilder:default=true
 	Enabled *bool `json:"enabled,omitempty"`
@@ -190,20 +209,28 @@ type ObservabilityMetrics struct {
 
 // PodDefaults applies to the pods of the body-based router and of the pickers, never to model servers.
 type PodDefaults struct {
+	// Resources are what a container asks for and may use.
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
+	// NodeSelector are labels that a node must have.
 	// +optional
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
+	// Tolerations are taints of nodes that don't keep the pods away.
 	// +optional
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
+	// Affinity says which nodes, and the company of which pods, are asked for or preferred.
 	// +optional
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
+	// Labels are added to the pods.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
+	// Annotations are added to the pods.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
+	// Env are environment variables of the containers.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
+	// EnvFrom are ConfigMaps and Secrets whose entries become environment variables.
 	// +optional
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 }
@@ -271,10 +298,12 @@ type Scheduler struct {
 	// +optional
 	// +kubebuilder:default="llm-d"
 	Scheduler PickerKind `json:"scheduler,omitempty"`
+	// EngineType says which metric names the model servers use.
 	// +optional
 	// +kubebuilder:default=vllm
 	EngineType EngineType `json:"engineType,omitempty"`
-	// Weights routes by weighted scores. Absent, with no configMapRef either: by least expected latency.
+	// Weights routes by weighted scores; 0 switches a scorer off. Absent, with no configMapRef either: by least expected
+	// latency.
 	// +optional
 	Weights *Weights `json:"weights,omitempty"`
 	// ConfigMapRef names a whole picker configuration.
@@ -285,8 +314,10 @@ type Scheduler struct {
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
 	Replicas *int32 `json:"replicas,omitempty"`
+	// Env are environment variables of the picker's container.
 	// +optional
 	Env []corev1.EnvVar `json:"env,omitempty"`
+	// EnvFrom are ConfigMaps and Secrets whose entries become environment variables of the picker's container.
 	// +optional
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 	// LoRAAdapters are names that the body's model may have for this base model.
@@ -343,9 +374,11 @@ type Weights struct {
 
 // ConfigMapRef names a picker configuration kept in a ConfigMap of the same namespace.
 type ConfigMapRef struct {
+	// Name is the ConfigMap's name.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	Name string `json:"name"`
+	// Key is the entry that holds the configuration.
 	// +optional
 	// +kubebuilder:default="default-plugins.yaml"
 	Key string `json:"key,omitempty"`
@@ -363,6 +396,9 @@ const (
 	ConditionBBRReady = "BBRReady"
 	// ConditionAdmissionBlocked: an admission policy refuses generated objects.
 	ConditionAdmissionBlocked = "AdmissionBlocked"
+	// ConditionServing is Sluice's own: every model has an endpoint that answers. Ready says what the reference's says, which
+	// is true of a selector that matches nothing.
+	ConditionServing = "Serving"
 )
 
 // RolloutState is how far a scheduler's picker has come.
@@ -380,10 +416,12 @@ const (
 
 // InferenceGatewayConfigStatus is what the controller reports.
 type InferenceGatewayConfigStatus struct {
+	// Conditions are Accepted, Ready, GatewayProgrammed, BBRReady, AdmissionBlocked and Serving.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Schedulers has an entry for each of the spec's.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -391,14 +429,17 @@ type InferenceGatewayConfigStatus struct {
 	// ObservedGeneration is the generation that the rest of the status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// TLS is the certificate in use.
 	// +optional
 	TLS *TLSStatus `json:"tls,omitempty"`
 }
 
 // SchedulerStatus is what the controller reports of one scheduler.
 type SchedulerStatus struct {
+	// Name is the scheduler's name.
 	// +required
 	Name string `json:"name"`
+	// Conditions are what holds for this scheduler alone.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -406,16 +447,20 @@ type SchedulerStatus struct {
 	// CurrentScheduler is the picker that runs; it differs from the one asked for until a rollout ends.
 	// +optional
 	CurrentScheduler PickerKind `json:"currentScheduler,omitempty"`
+	// RolloutState is how far the picker has come.
 	// +optional
 	RolloutState RolloutState `json:"rolloutState,omitempty"`
 }
 
 // TLSStatus is the certificate in use.
 type TLSStatus struct {
+	// ACMArn is the certificate's name in ACM.
 	// +optional
 	ACMArn string `json:"acmArn,omitempty"`
+	// IssuedAt is when it was issued.
 	// +optional
 	IssuedAt *metav1.Time `json:"issuedAt,omitempty"`
+	// DNSNames are the names it is for.
 	// +optional
 	DNSNames []string `json:"dnsNames,omitempty"`
 }

@@ -26,7 +26,9 @@ func TestMarkersAgree(t *testing.T) {
 		`message="` + MessageLRUNeedsLLMD + `"`,
 		`message="` + MessageAudiencesOrClaims + `"`,
 		`message="` + MessageAPIKeySource + `"`,
-		"Pattern=`" + RouteTimeoutPattern + "`",
+		"Pattern=`" + DurationPattern + "`",
+		"Pattern=`" + HTTPSPattern + "`", `Pattern="` + SessionNamePattern + `"`, "matches('" + VariablePattern + "')",
+		"MaxItems=" + n(MaxEndpoints), "MaxLength=" + n(MaxAddress) + "\n", "MaxLength=" + n(MaxVariableName) + "\n\tEnv", "MaxLength=" + n(MaxPath) + "\n\tFile",
 		"default=" + n(MaxRequestBodyBytes), "Maximum=" + n(MaxRequestBodyBytes),
 		"default=" + n(int64(DefaultReplicas)) + "\n\t// +kubebuilder:validation:Minimum=1\n\tReplicas",
 		"default=" + n(int64(DefaultTargetPort)), "default=" + n(int64(DefaultKVEventsPort)), "default=" + n(int64(DefaultKVReplayPort)),
@@ -41,7 +43,7 @@ func TestMarkersAgree(t *testing.T) {
 		`default="` + DefaultPickerConfigKey + `"`,
 		`message="` + MessageHeaderOrCookie + `"`,
 		"default=" + n(DefaultSessionCost), "Maximum=" + n(int64(MaxSessionCost)), "default=" + n(int64(DefaultSessionWeight)),
-		"Maximum=" + n(int64(MaxSessionWeight)), "MaxLength=" + n(MaxSessionName), `default="10m"`,
+		"Maximum=" + n(int64(MaxSessionWeight)), "MaxLength=" + n(MaxSessionName), `default="` + DefaultSessionTTLText + `"`,
 	} {
 		if !strings.Contains(text, marker) {
 			t.Errorf("got no marker %q", marker)
