@@ -11,7 +11,7 @@ FUZZTIME ?= 20s
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test test-vllm bench bench-peers bench-proxy fuzz needs-cc needs-python needs-chromium
+.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test test-kube test-vllm bench bench-peers bench-proxy fuzz needs-cc needs-python needs-chromium
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,7 @@ check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and
 vet:
 	$(GO) vet $(PACKAGES)
 	@for tag in e2e vllm peers; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
+	$(GO) vet -tags kube ./test/apiserver/
 
 format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
@@ -32,6 +33,7 @@ format:
 staticcheck:
 	$(GO) tool staticcheck $(PACKAGES)
 	@for tag in e2e vllm peers; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
+	$(GO) tool staticcheck -tags kube ./test/apiserver/
 
 unit:
 	$(GO) test -race $(PACKAGES)
@@ -50,6 +52,10 @@ test: ## everything that has to hold: check, the fuzz seeds, e2e
 	@echo "== e2e: real model servers behind the gateway, the OpenAI client before it"
 	@$(MAKE) --no-print-directory e2e
 	@echo "== all passed"
+
+# The first run builds etcd, kube-apiserver and kubectl from Go modules into the user's cache: ten minutes on two cores.
+test-kube: ## the custom resource definitions against a real API server
+	assets=$$(test/cluster/build.sh etcd kube-apiserver kubectl) && KUBEBUILDER_ASSETS="$$assets" $(GO) test -tags kube -count 1 -timeout 10m ./test/apiserver/
 
 # The first run installs vLLM for CPU into the user's cache: 6 GB, some minutes. It needs Linux on x86-64 and 8 GB of memory.
 test-vllm: needs-cc needs-python ## the gateway before two real vLLM servers on CPU: KV events, prefixes, adapters, failures

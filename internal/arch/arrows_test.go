@@ -64,8 +64,9 @@ func rooms() map[string]room {
 			why: "a simulation drives the gateway's own code, and is no part of how requests travel"},
 		"cmd/sluice": {own: []string{everything}, outside: []string{"github.com/spf13/cobra", "github.com/spf13/pflag", "golang.org/x/term", "gonum.org/v1/plot", "google.golang.org/grpc", prometheus},
 			why: "the commands compose the rooms, which bring what they need"},
-		"internal/arch": {why: "the tests of the shape must not bend with it"},
-		"e2e":           {why: "it drives the binary from outside, as a user does"},
+		"internal/arch":  {why: "the tests of the shape must not bend with it"},
+		"e2e":            {why: "it drives the binary from outside, as a user does"},
+		"test/apiserver": {why: "it asks an API server what it makes of the definitions, as a user's manifests do"},
 	}
 }
 

@@ -71,7 +71,7 @@ why() {
 
 # build makes one program. It appears under its name only when it is whole.
 build() {
-	local name=$1 module=$2 package=$3 v folder log pid start=$SECONDS
+	local name=$1 module=$2 package=$3 v folder log pid start=$SECONDS next=30
 	v=$(version "$module")
 	folder=$cache/$module-$v-$(key "$module")
 	ln -sfn "$folder/$name" "$set/$name"
@@ -84,7 +84,9 @@ build() {
 	trap 'kill "$pid" 2>/dev/null || true; rm -f "$folder/.$name.$$" "$log"' EXIT
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 1
-		(((SECONDS - start) % 30 != 29)) || say "  $name: $(grep -c '^[^ ]*$' "$log" || true) packages compiled, $((SECONDS - start)) s"
+		((SECONDS - start >= next)) || continue
+		next=$((SECONDS - start + 30))
+		say "  $name: $(grep -c '^[^ ]*$' "$log" || true) packages compiled, $((SECONDS - start)) s"
 	done
 	wait "$pid" || fail "$name" "$(why "$log")"
 	mv "$folder/.$name.$$" "$folder/$name"
