@@ -18,7 +18,8 @@ type answer struct {
 	add header
 	// reroute has Envoy choose the route anew.
 	reroute bool
-	// body is a piece of a body that goes on in full duplex (streamed), or replaces one that was buffered (replaces).
+	// body is a piece of a body that goes on in full duplex (streamed), or replaces one that came (replaces): with the answer
+	// to headers, all that has come and will.
 	body               mem.BufferSlice
 	streamed, replaces bool
 	end                bool
@@ -162,6 +163,9 @@ func appendTrue(p []byte, field protowire.Number) []byte {
 
 // appendCommon writes a CommonResponse up to its body.
 func (a *answer) appendCommon(p []byte, size int) []byte {
+	if a.replaces && a.kind == requestHeaders {
+		p = appendTrue(p, 1) // CONTINUE_AND_REPLACE
+	}
 	start := len(p)
 	if len(a.set)+len(a.remove) > 0 || a.add.name != "" {
 		p = wrap(a.appendMutation(p), start, 2, 0)

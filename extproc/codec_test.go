@@ -233,6 +233,9 @@ func TestAnswersAreWhatTheGeneratedTypesRead(t *testing.T) {
 		{"body replaced", answer{kind: requestBody, replaces: true, body: cutUp(body, 16384)},
 			&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestBody{RequestBody: &pb.BodyResponse{Response: &pb.CommonResponse{
 				BodyMutation: &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: body}}}}}}},
+		{"body replaced with headers", answer{kind: requestHeaders, replaces: true, set: set, remove: []string{"accept-encoding"}, body: cutUp(body, 16384)},
+			&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestHeaders{RequestHeaders: &pb.HeadersResponse{Response: &pb.CommonResponse{
+				Status: pb.CommonResponse_CONTINUE_AND_REPLACE, HeaderMutation: mutation, BodyMutation: &pb.BodyMutation{Mutation: &pb.BodyMutation_Body{Body: body}}}}}}},
 		{"body streamed", answer{kind: requestBody, streamed: true, end: true, body: cutUp(body, 16384)},
 			&pb.ProcessingResponse{Response: &pb.ProcessingResponse_RequestBody{RequestBody: &pb.BodyResponse{Response: &pb.CommonResponse{
 				BodyMutation: &pb.BodyMutation{Mutation: &pb.BodyMutation_StreamedResponse{StreamedResponse: &pb.StreamedBodyResponse{Body: body, EndOfStream: true}}}}}}}},

@@ -95,13 +95,14 @@ func (s *stream) take() (on bool, err error) {
 	return true, nil
 }
 
-// trailers takes the request's trailers, which in full duplex end its body.
+// trailers takes the request's trailers, which in full duplex end its body. If there is one, the headers' answer has replaced it,
+// and Envoy takes none to the trailers.
 func (s *stream) trailers() (on bool, err error) {
 	switch {
 	case s.phase == sending && s.mode != modeDuplex:
 		return s.refuse(openai.InvalidRequest.Errorf("the request has trailers and no body"))
 	case s.phase == sending:
-		if on, err = s.whole(); err != nil || !on {
+		if on, err = s.whole(); err != nil || !on || s.size > 0 {
 			return on, err
 		}
 	case s.phase != sent:
@@ -285,11 +286,17 @@ func (s *stream) pass() error {
 		a.kind, a.replaces, a.body = requestBody, s.req.Rewritten, body
 		return s.send(&a)
 	}
+	if s.in.kind == requestTrailers {
+		// Sent back in pieces, a body that trailers follow reaches its endpoint twice where the route has retries: Envoy holds
+		// the pieces for them, and passes what it holds on once more with the trailers.
+		a.replaces, a.body = len(body) > 0, body
+		return s.send(&a)
+	}
 	if err := s.send(&a); err != nil {
 		body.Free()
 		return err
 	}
-	return s.echo(requestBody, body, s.in.kind != requestTrailers)
+	return s.echo(requestBody, body, true)
 }
 
 // copied is what goes on in place of what came. It lies in memory that others hold, so it is copied, which is a small part of
