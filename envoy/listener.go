@@ -204,6 +204,7 @@ func (b *builder) extProc() *extprocv3.ExternalProcessor {
 	}
 	if b.o.FullDuplex {
 		mode.RequestBodyMode, mode.RequestTrailerMode = extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED, extprocv3.ProcessingMode_SEND
+		mode.ResponseTrailerMode = extprocv3.ProcessingMode_SEND // or the stream would end with the answer's headers
 	}
 	return &extprocv3.ExternalProcessor{
 		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
