@@ -199,7 +199,7 @@ func (c *Config) BehindEnvoy(certificate bool) *Config {
 		case n.Path == pathTLS && !certificate:
 			n.Why = "certificates of ACM and cert-manager exist in a cluster only, and clients that were promised https would speak plain text: give a certificate with --tls-cert and --tls-key, or remove spec.tls and end TLS in front"
 		case n.Path == pathTLS:
-			n.Why, n.Fatal = "certificates of ACM and cert-manager exist in a cluster only: the one of --tls-cert takes their place", false
+			n.Why, n.Fatal = "certificates of ACM and cert-manager exist in a cluster only: Envoy has the one it was given", false
 		default:
 			continue
 		}

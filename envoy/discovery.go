@@ -40,7 +40,8 @@ type Discovery struct {
 	clusters []string
 }
 
-// NewDiscovery makes a discovery service of a fleet. Before Apply it knows nothing of TLS, listeners and clusters.
+// NewDiscovery makes a discovery service of a fleet. Before Know or Apply no endpoint
+// is reached by TLS, and there are no listeners and no clusters.
 func NewDiscovery(f *fleet.Fleet) *Discovery {
 	d := &Discovery{fleet: f, caches: make(map[string]*cache.LinearCache), told: make(map[string]*endpointv3.ClusterLoadAssignment)}
 	for _, kind := range []string{resource.EndpointType, resource.ClusterType, resource.RouteType, resource.ListenerType} {
@@ -65,7 +66,27 @@ func (d *Discovery) Register(ctx context.Context, s *grpc.Server) {
 	clusterservice.RegisterClusterDiscoveryServiceServer(s, all)
 }
 
-// Apply takes over options, as those of the Envoys to come were made from. Faulty ones change nothing.
+// Know takes over how the endpoints of pools are reached, and publishes those there are.
+func (d *Discovery) Know(pools []Pool) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.know(pools)
+}
+
+func (d *Discovery) know(pools []Pool) error {
+	d.sockets = make(map[string]map[string]string)
+	for i := range pools {
+		p := &pools[i]
+		d.sockets[p.Name] = make(map[string]string)
+		for _, e := range p.Endpoints {
+			d.sockets[p.Name][e.Host] = e.TLS.key()
+		}
+	}
+	return d.publish()
+}
+
+// Apply takes over options for Envoys that discover their listener, routes and clusters, too, and does what Know does.
+// Faulty ones change nothing.
 func (d *Discovery) Apply(o Options) error {
 	r, err := resourcesOf(o)
 	if err != nil {
@@ -73,15 +94,7 @@ func (d *Discovery) Apply(o Options) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.sockets = make(map[string]map[string]string)
-	for i := range o.Pools {
-		p := &o.Pools[i]
-		d.sockets[p.Name] = make(map[string]string)
-		for _, e := range p.Endpoints {
-			d.sockets[p.Name][e.Host] = e.TLS.key()
-		}
-	}
-	if err := d.publish(); err != nil {
+	if err := d.know(o.Pools); err != nil {
 		return err
 	}
 	// Clusters before the routes to them, and those that are gone after the routes from them.

@@ -29,7 +29,7 @@ type envoyOptions struct {
 	memory, maxBody          int64
 	idle, connect, attempt   time.Duration
 	maxAttempts              int
-	trust, duplex, dynamic   bool
+	trust, duplex            bool
 	accessLog, roots, output string
 }
 
@@ -42,8 +42,8 @@ func envoyCommand() *cobra.Command {
 ` + "`sluice pick`" + ` about each request, hears from it which endpoints there are, sends the request to the one it names, and to the next in its list
 where that one fails. What a client says of routing is removed first, and Envoy's own failures have the form of the API's errors.
 
-By default the file holds listener, routes and clusters, so that an Envoy whose picker is away starts and follows --failure-mode. With
---dynamic it holds the picker's address only, and a changed gateway file needs no restart.`,
+The file holds listener, routes and clusters, so that an Envoy whose picker is away starts and follows --failure-mode. Endpoints that come
+and go need no new one; pools do.`,
 		Example: `  # three terminals: a picker, an Envoy, a request
   sluice pick -f gateway.yaml --listen 127.0.0.1:9002
   envoy -c <(sluice envoy -f gateway.yaml --picker 127.0.0.1:9002)
@@ -77,7 +77,6 @@ By default the file holds listener, routes and clusters, so that an Envoy whose 
 	f.IntVar(&o.maxAttempts, "max-attempts", envoy.DefaultRetries+1, "how many endpoints a request is sent to at most")
 	f.BoolVar(&o.trust, "trust-client-headers", false, "keep gateway headers that clients send: clients are gateways themselves")
 	f.StringVar(&o.accessLog, "access-log", "/dev/stdout", "`FILE` for a line of JSON about each request (empty: none)")
-	f.BoolVar(&o.dynamic, "dynamic", false, "have listener, routes and clusters come from the picker, too")
 	f.StringVar(&o.output, "out", "", "`FILE` to write to; beside it one with the certificate, so that Envoy takes renewed ones over (default: standard output)")
 	o.sharedFlags(f)
 	return cmd
@@ -131,21 +130,14 @@ func writeEnvoyFiles(e envoy.Options, path string) error {
 		if err != nil {
 			return fmt.Errorf("cannot find a place beside %q: %w", path, err)
 		}
-		named := *e.Certificate
-		e.Certificate = &named
-		named.SDSFile = beside
-		secret, err := envoy.SDSResource(named)
-		if err != nil {
+		if e.Certificate, err = writeCertificate(*e.Certificate, beside); err != nil {
 			return err
-		}
-		text, err := envoy.YAML(secret, "The certificate for clients. Envoy follows this file and the folder of the certificate.")
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(beside, text, 0o644); err != nil {
-			return fmt.Errorf("cannot write Envoy's configuration: %w", err)
 		}
 	}
+	return writeBootstrap(e, path)
+}
+
+func writeBootstrap(e envoy.Options, path string) error {
 	text, err := envoyText(e)
 	if err != nil {
 		return err
@@ -154,6 +146,23 @@ func writeEnvoyFiles(e envoy.Options, path string) error {
 		return fmt.Errorf("cannot write Envoy's configuration: %w", err)
 	}
 	return nil
+}
+
+// writeCertificate writes the file by which Envoy follows a certificate, and returns the certificate with it.
+func writeCertificate(c envoy.Certificate, path string) (*envoy.Certificate, error) {
+	c.SDSFile = path
+	secret, err := envoy.SDSResource(c)
+	if err != nil {
+		return nil, err
+	}
+	text, err := envoy.YAML(secret, "The certificate for clients. Envoy follows this file and the folder of the certificate.")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(path, text, 0o644); err != nil {
+		return nil, fmt.Errorf("cannot write Envoy's configuration: %w", err)
+	}
+	return &c, nil
 }
 
 func envoyText(e envoy.Options) ([]byte, error) {
@@ -169,7 +178,7 @@ func (o *envoyOptions) options(c *config.Config) (envoy.Options, error) {
 	e := envoy.Options{
 		Name: c.Name, Listen: o.listen, Admin: o.admin, FailureMode: envoy.FailureMode(o.failureMode), MaxBodyBytes: c.MaxBodyBytes,
 		Memory: o.memory, TrustHeaders: o.trust, IdleTimeout: o.idle, ConnectTimeout: o.connect, AttemptTimeout: o.attempt,
-		Retries: o.maxAttempts - 1, FullDuplex: o.duplex, AccessLog: o.accessLog, Dynamic: o.dynamic, RootsFile: o.roots,
+		Retries: o.maxAttempts - 1, FullDuplex: o.duplex, AccessLog: o.accessLog, RootsFile: o.roots,
 		Picker: envoy.Picker{Address: o.picker},
 	}
 	if o.maxAttempts == 1 {
@@ -199,12 +208,7 @@ func (o *envoyOptions) options(c *config.Config) (envoy.Options, error) {
 			e.JWT.Claims = append(e.JWT.Claims, envoy.Claim(claim))
 		}
 	}
-	for i := range c.Pools {
-		e.Pools = append(e.Pools, envoyPool(&c.Pools[i], c.Pools[i].Scheduler))
-	}
-	if c.Default != nil {
-		e.Pools = append(e.Pools, envoyPool(c.Default, fallbackPool))
-	}
+	e.Pools = envoyPools(c)
 	return e, errors.Join(faults...)
 }
 
@@ -227,6 +231,18 @@ func (o *envoyOptions) check() error {
 		faults = append(faults, errors.New("cannot use --max-body-bytes, --connect-timeout or --attempt-timeout below 0, nor --connect-timeout 0"))
 	}
 	return errors.Join(faults...)
+}
+
+// envoyPools are a configuration's pools as Envoy has to know them.
+func envoyPools(c *config.Config) []envoy.Pool {
+	var pools []envoy.Pool
+	for i := range c.Pools {
+		pools = append(pools, envoyPool(&c.Pools[i], c.Pools[i].Scheduler))
+	}
+	if c.Default != nil {
+		pools = append(pools, envoyPool(c.Default, fallbackPool))
+	}
+	return pools
 }
 
 func envoyPool(p *config.Pool, name string) envoy.Pool {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"github.com/sluice-gateway/sluice/envoy"
 	"github.com/sluice-gateway/sluice/extproc"
 )
 
@@ -103,6 +104,7 @@ func pick(ctx context.Context, o *pickOptions, out, errOut io.Writer) error {
 	if o.picker.SelectOnly {
 		o.scrapeInterval, o.staleAfter = max(o.scrapeInterval, lookEvery), max(o.staleAfter, 4*lookEvery)
 	}
+	o.behind, o.certified = true, true // whether Envoy has one is asked where its configuration is made
 	tuned := tuneMemory(o.front.BodyBudget)
 	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), o.open)
 	if err != nil {
@@ -128,10 +130,14 @@ type behindEnvoy struct {
 	s       *server
 	options *pickOptions
 	picker  *extproc.Picker
+	// discovery tells Envoys of endpoints.
+	discovery *envoy.Discovery
 }
 
-func (o *pickOptions) open(s *server, first *plan) door {
-	d := &behindEnvoy{s: s, options: o}
+func (o *pickOptions) open(s *server, first *plan) door { return o.behindEnvoy(s, first) }
+
+func (o *pickOptions) behindEnvoy(s *server, first *plan) *behindEnvoy {
+	d := &behindEnvoy{s: s, options: o, discovery: envoy.NewDiscovery(s.fleet)}
 	d.picker = extproc.New(s.fleet, d.with(first), s.registry, s.now, s.log)
 	return d
 }
@@ -143,7 +149,12 @@ func (d *behindEnvoy) with(p *plan) extproc.Options {
 	return o
 }
 
-func (d *behindEnvoy) apply(p *plan) { d.picker.Apply(d.with(p)) }
+func (d *behindEnvoy) apply(p *plan) {
+	d.picker.Apply(d.with(p))
+	if err := d.discovery.Know(envoyPools(p.config)); err != nil {
+		d.s.log.Error("Envoys are not told of the changed pools", "error", err)
+	}
+}
 
 func (d *behindEnvoy) run(ctx context.Context, l net.Listener) error {
 	secure, err := extproc.LoadTLS(d.options.cert, d.options.key, d.options.authority)
@@ -151,6 +162,9 @@ func (d *behindEnvoy) run(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	g := d.picker.Server(secure)
+	told, stopTelling := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopTelling()
+	d.tell(told, g)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Serve(l) }()
 	select {
@@ -162,7 +176,18 @@ func (d *behindEnvoy) run(ctx context.Context, l net.Listener) error {
 	if err := d.s.linger(ended); err != nil {
 		return err
 	}
+	stopTelling() // what is told has no end of its own
 	return stop(g, d.s.o.drainTimeout)
+}
+
+// tell has Envoys told of endpoints until ctx ends.
+func (d *behindEnvoy) tell(ctx context.Context, g *grpc.Server) {
+	d.discovery.Register(ctx, g)
+	go func() {
+		if err := d.discovery.Run(ctx); err != nil {
+			d.s.log.Error("Envoys are told of no endpoints any more", "error", err)
+		}
+	}()
 }
 
 // stop lets what runs end, up to a limit.

@@ -20,6 +20,7 @@ import (
 type serveOptions struct {
 	gatewayOptions
 	proxy proxy.Options
+	plane planeOptions
 }
 
 func serveCommand() *cobra.Command {
@@ -29,7 +30,8 @@ func serveCommand() *cobra.Command {
 		Short: "Put the gateway in front of model servers",
 		Long: `Serve is the embedded front door: an OpenAI-compatible address in front of model servers. Engines, models and adapters are found by
 asking each endpoint; nothing has to be installed beside the servers. It stops on SIGTERM or SIGINT: it takes no new connections,
-lets running requests end, and exits with 0.
+lets running requests end, and exits with 0. With --data-plane envoy an Envoy carries the requests, as a child that asks the gateway's picker:
+it speaks HTTP/2 and TLS to clients and checks their tokens.
 
 A configuration file is watched: a changed one is taken over without dropping a request, and a faulty one changes
 nothing and says why. SIGHUP looks at once.`,
@@ -38,6 +40,9 @@ nothing and says why. SIGHUP looks at once.`,
 
   # the same documents that a cluster reads
   sluice serve -f gateway.yaml --listen :8080
+
+  # by Envoy, with https
+  sluice serve -f gateway.yaml --data-plane envoy --listen :443 --tls-cert tls.crt --tls-key tls.key
 
   # what it decides by, in another terminal
   sluice explain --last 3`,
@@ -60,11 +65,12 @@ func serveFlags(f *pflag.FlagSet, o *serveOptions) {
 	f.DurationVar(&p.AttemptTimeout, "attempt-timeout", 0, "time one endpoint may keep a request without a byte while another could take it (0: no limit)")
 	f.DurationVar(&p.IdleTimeout, "idle-timeout", proxy.DefaultIdleTimeout, "time between two body bytes in either direction (negative: no limit)")
 	f.IntVar(&p.MaxAttempts, "max-attempts", proxy.DefaultMaxAttempts, "how many endpoints a request is sent to at most")
+	planeFlags(f, &o.plane)
 }
 
 // check reports every flag that cannot be used, all at once.
 func (o *serveOptions) check() error {
-	faults := []error{o.gatewayOptions.check()}
+	faults := []error{o.gatewayOptions.check(), o.plane.check()}
 	if o.proxy.ConnectTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("cannot use --connect-timeout %s: it must be more than 0", o.proxy.ConnectTimeout))
 	}
@@ -87,7 +93,13 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 		return err
 	}
 	tuned := tuneMemory(o.front.BodyBudget)
-	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), o.open)
+	serving := func(url string) { fmt.Fprintf(out, "sluice: serving on %s\n", url) }
+	open := o.open
+	if o.plane.name == planeEnvoy {
+		o.behind, o.certified = true, o.plane.tlsCert != ""
+		open = func(s *server, first *plan) door { return o.openEnvoy(s, first, out, serving) }
+	}
+	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), open)
 	if err != nil {
 		return err
 	}
@@ -96,7 +108,9 @@ func serve(ctx context.Context, o *serveOptions, out, errOut io.Writer) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "sluice: serving on http://%s\n", s.public.Addr())
+	if o.plane.name == planeEmbedded {
+		serving("http://" + s.public.Addr().String())
+	}
 	fmt.Fprintf(out, "sluice: metrics on http://%s\n", s.private.Addr())
 	fmt.Fprintf(out, "sluice: console on http://%s/console\n", s.private.Addr())
 	return s.run(ctx)
@@ -113,6 +127,20 @@ func (o *serveOptions) open(s *server, first *plan) door {
 	d := &embedded{s: s, options: o.proxy}
 	d.gateway = proxy.New(s.fleet, d.with(first), s.registry, s.now, s.log)
 	return d
+}
+
+// openEnvoy makes the door where an Envoy carries the requests. It has one timer for what are two here, the time to a first
+// byte and that between two, so it gets the longer.
+func (o *serveOptions) openEnvoy(s *server, first *plan, out io.Writer, ready func(url string)) door {
+	limits := o.plane.envoyOptions
+	limits.idle = max(o.proxy.IdleTimeout, o.proxy.FirstByteTimeout)
+	if o.proxy.IdleTimeout < 0 || o.proxy.FirstByteTimeout < 0 {
+		limits.idle = -1
+	}
+	limits.connect, limits.attempt, limits.maxAttempts = o.proxy.ConnectTimeout, o.proxy.AttemptTimeout, o.proxy.MaxAttempts
+	limits.maxBody, limits.trust = o.maxBody, o.front.TrustHeaders
+	picker := &pickOptions{gatewayOptions: o.gatewayOptions}
+	return &throughEnvoy{behindEnvoy: picker.behindEnvoy(s, first), plane: &o.plane, limit: limits, out: out, ready: ready}
 }
 
 // with are the options for a plan.

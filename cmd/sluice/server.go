@@ -51,6 +51,8 @@ type gatewayOptions struct {
 	recordShare    float64
 	logLevel       string
 	logFormat      string
+	// behind says that Envoy meets the clients, certified that it has a certificate for them.
+	behind, certified bool
 }
 
 // gatewayFlags adds the flags of a gateway with their defaults.
@@ -276,6 +278,9 @@ func (s *server) load() (*plan, []byte, error) {
 	c, text, err := s.o.parse()
 	if err != nil {
 		return nil, text, err
+	}
+	if s.o.behind {
+		c = c.BehindEnvoy(s.o.certified)
 	}
 	if err := c.Refusal(); err != nil {
 		return nil, text, err

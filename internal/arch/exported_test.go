@@ -8,11 +8,7 @@ import (
 // unused are exported functions, or whole rooms, that no other room's code uses, each with its reason.
 func unused() map[string]string {
 	return map[string]string{
-		"envoy.NewDiscovery": "for whoever serves a picker; tests of Envoy do",
-		"envoy.Register":     "likewise",
-		"fleet.Addresses":    "for a data plane that is another process",
 		"fleet.Move":         "for front doors that do not carry the requests themselves",
-		"fleet.Version":      "for a data plane that is another process",
 		"sim":                "its experiments are tests",
 		"front.HoldBody":     "for doors that get bodies in memory of someone else's",
 		"openai.BodyOf":      "likewise; tests of other rooms make bodies with it",
