@@ -8,12 +8,12 @@ import (
 // unused are exported functions, or whole rooms, that no other room's code uses, each with its reason.
 func unused() map[string]string {
 	return map[string]string{
-		"fleet.Move":         "for front doors that do not carry the requests themselves",
-		"sim":                "its experiments are tests",
-		"front.HoldBody":     "for doors that get bodies in memory of someone else's",
-		"openai.BodyOf":      "likewise; tests of other rooms make bodies with it",
-		"route.Check":        "whoever builds views calls it in tests",
-		"route.RoundRobin":   "Named makes it in production; tests of other rooms ask for it by itself",
+		"fleet.Move":       "for front doors that do not carry the requests themselves",
+		"sim":              "its experiments are tests",
+		"front.HoldBody":   "for doors that get bodies in memory of someone else's",
+		"openai.BodyOf":    "likewise; tests of other rooms make bodies with it",
+		"route.Check":      "whoever builds views calls it in tests",
+		"route.RoundRobin": "Named makes it in production; tests of other rooms ask for it by itself",
 	}
 }
 
