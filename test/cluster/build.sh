@@ -104,17 +104,20 @@ for name in "${wanted[@]}"; do
 		fail "$name" "there is no such program; there are $(programs | awk '{ printf "%s%s", sep, $1; sep = ", " }')"
 done
 
-mkdir -p "$cache"
-if command -v flock >/dev/null; then
-	exec 9>"$cache/lock"
-	flock -n 9 || { say "another build is under way in $cache: waiting for it"; flock 9; }
-fi
 # The set is the folder of links to these versions of everything.
 set=$cache/set-$(for m in $(programs | awk '{ print $2 }' | sort -u); do key "$m"; done | sha256sum | cut -c1-12)
 mkdir -p "$set"
-rm -f "$cache"/*/.*.[0-9]*  # what builds that were killed left behind
-for name in "${wanted[@]}"; do
-	read -r _ module package < <(programs | awk -v n="$name" '$1 == n')
-	build "$name" "$module" "$package"
-done
+missing=
+for name in "${wanted[@]}"; do [[ -x $set/$name ]] || missing=yes; done
+if [[ -n $missing ]]; then
+	if command -v flock >/dev/null; then
+		exec 9>"$cache/lock"
+		flock -n 9 || { say "another build is under way in $cache: waiting for it"; flock 9; }
+	fi
+	rm -f "$cache"/*/.*.[0-9]* # what builds that were killed left behind
+	for name in "${wanted[@]}"; do
+		read -r _ module package < <(programs | awk -v n="$name" '$1 == n')
+		build "$name" "$module" "$package"
+	done
+fi
 echo "$set"
