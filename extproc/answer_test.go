@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -356,4 +357,45 @@ func TestWaitingAsksForTime(t *testing.T) {
 		<-ended
 		synctest.Wait()
 	})
+}
+
+// An Envoy that doesn't take an answer keeps nobody else from being asked for time.
+func TestWaitingBesideABlockedSend(t *testing.T) {
+	start, free := time.Now(), make(chan struct{})
+	slow := false // written between the requests only
+	o := Options{Patience: 8 * time.Millisecond, MaxWait: time.Hour, Options: front.Options{Sample: func(string) bool { return slow },
+		Record: func(*route.Record) { <-free }}}
+	p, _ := newPicker(t, o, func() time.Duration { return time.Since(start) }, slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
+		pool("pool", "m", "10.0.0.1:8000"))
+	all, ended := samples(t), make(chan struct{}, 2)
+	request := func() *scripted {
+		s := &scripted{t: t, in: make(chan []byte), sent: make(chan *answer)}
+		go func() { _ = p.process(s); ended <- struct{}{} }()
+		s.in <- all[7]
+		<-s.sent
+		s.in <- all[8]
+		return s
+	}
+	blocked := request()
+	for p.fleet.Pools()[0].InFlight() == 0 {
+		runtime.Gosched()
+	}
+	slow = true
+	waiting := request()
+	select {
+	case a := <-waiting.sent:
+		if a.wait != time.Hour {
+			t.Errorf("got %+v, want to be asked for time", a)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("nobody is asked for time while another's answer isn't taken")
+	}
+	close(free)
+	for _, s := range []*scripted{blocked, waiting} {
+		for a := <-s.sent; a.kind != requestBody; a = <-s.sent {
+		}
+		close(s.in)
+	}
+	<-ended
+	<-ended
 }

@@ -61,9 +61,12 @@ func (s *stream) startWork() {
 	s.p.waits.add(s, s.set.Patience/4)
 }
 
-// late asks for more time if the answer has taken the stream's patience, and reports whether to look again.
+// late asks for more time if the answer has taken the stream's patience, and reports whether to look again. Who holds the
+// lock sends, for as long as Envoy makes it wait: that one needs no more time, and the others can't wait for it.
 func (s *stream) late() bool {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return false
+	}
 	defer s.mu.Unlock()
 	if !s.working || s.asked {
 		return false
