@@ -156,9 +156,8 @@ func (b *Body) add(p []byte) {
 	}
 }
 
-// BodyOf is a body over memory that is someone else's, which must not change before done is called: once, when it has been
-// freed and all of its readers are closed. done may be nil. Nothing is copied, and nothing bounded or counted: see Budget.Hold.
-func BodyOf(parts [][]byte, done func()) *Body {
+// lentBody is a body over memory that is someone else's, neither bounded nor counted; Budget.Hold says what that means.
+func lentBody(parts [][]byte, done func()) *Body {
 	b := newBody(DefaultBodyLimit, nil)
 	b.done = done
 	for _, p := range parts {
@@ -167,13 +166,15 @@ func BodyOf(parts [][]byte, done func()) *Body {
 	return b
 }
 
-// Hold is BodyOf under a limit in bytes, zero or less for DefaultBodyLimit, and counted within the budget. What decoding it
-// takes is bounded and counted likewise. Errors wrap ErrTooLarge or ErrBudget; done has been called then.
+// Hold makes a body over memory that is someone else's, which must not change before done is called: once, when the body has
+// been freed and all of its readers are closed. done may be nil. Nothing is copied. The body is bounded by limit in bytes,
+// zero or less for DefaultBodyLimit, and counted within the budget, and so is what decoding it takes. Errors wrap ErrTooLarge
+// or ErrBudget; done has been called then.
 func (b *Budget) Hold(parts [][]byte, limit int64, done func()) (*Body, error) {
 	if limit <= 0 {
 		limit = DefaultBodyLimit
 	}
-	body := BodyOf(parts, done)
+	body := lentBody(parts, done)
 	body.limit, body.budget = limit, b
 	if body.size > limit {
 		defer body.Free()

@@ -269,7 +269,7 @@ func TestCopyBodyUnderNetHTTP(t *testing.T) {
 func TestBodyOfOthersMemory(t *testing.T) {
 	parts := [][]byte{[]byte("one "), nil, []byte("two")}
 	done := 0
-	b := BodyOf(parts, func() { done++ })
+	b := lentBody(parts, func() { done++ })
 	if b.Len() != 7 {
 		t.Errorf("got a length of %d, want 7", b.Len())
 	}
@@ -289,7 +289,7 @@ func TestBodyOfOthersMemory(t *testing.T) {
 	if done != 1 {
 		t.Errorf("the memory was given back %d times, want once", done)
 	}
-	BodyOf(nil, nil).Free()
+	lentBody(nil, nil).Free()
 }
 
 // Such a body counts in the budget, and what is over it or over the limit is given back at once.

@@ -17,7 +17,7 @@ func cut(p []byte, n int) *Body {
 	for len(p) > n {
 		parts, p = append(parts, p[:n]), p[n:]
 	}
-	return BodyOf(append(parts, p), nil)
+	return lentBody(append(parts, p), nil)
 }
 
 // text reads a body to its end.
@@ -78,7 +78,7 @@ func TestWithModel(t *testing.T) {
 // Both bodies are read at the same time, each gives its memory back by itself, and the original's goes last.
 func TestWithModelSharesMemory(t *testing.T) {
 	done := 0
-	b := BodyOf([][]byte{[]byte(`{"model":"a","prompt":"p"}`)}, func() { done++ })
+	b := lentBody([][]byte{[]byte(`{"model":"a","prompt":"p"}`)}, func() { done++ })
 	var s Scratch
 	if _, err := Read("", "", b, &s); err != nil {
 		t.Fatal(err)
@@ -265,7 +265,7 @@ func formParts(t *testing.T, body []byte) []part {
 // BenchmarkWithModel is what rewriting costs beside reading: nothing that grows with the body.
 func BenchmarkWithModel(b *testing.B) {
 	body := append(append([]byte(`{"prompt":"`), bytes.Repeat([]byte("words of a prompt "), 12_000)...), `","model":"a"}`...)
-	src := BodyOf([][]byte{body}, nil)
+	src := lentBody([][]byte{body}, nil)
 	var s Scratch
 	if _, err := Read("", "", src, &s); err != nil {
 		b.Fatal(err)
