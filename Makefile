@@ -42,7 +42,7 @@ fuzz-seeds: ## every fuzz target over its seeds and found inputs
 	$(GO) test -run '^Fuzz' $(PACKAGES)
 
 e2e: needs-cc needs-python needs-chromium ## the gateway between real llama.cpp servers and the real OpenAI client, the console in Chromium
-	$(GO) test -tags e2e -count 1 -timeout 10m -v ./e2e/
+	$(GO) test -tags e2e -count 1 -timeout 20m -v ./e2e/
 
 test: ## everything that has to hold: check, the fuzz seeds, e2e
 	@echo "== check: vet, gofmt, staticcheck, unit and architecture tests"

@@ -25,12 +25,6 @@ func needed() []part {
 	}
 }
 
-// engine is one running llama.cpp server.
-type engine struct {
-	*process
-	address string // host:port
-}
-
 // startEngines starts n engines with the given number of slots and waits for all.
 func startEngines(t *testing.T, n, slots int, options ...string) []*engine {
 	t.Helper()
@@ -39,29 +33,8 @@ func startEngines(t *testing.T, n, slots int, options ...string) []*engine {
 		args := append([]string{"engine.py", "--slots", strconv.Itoa(slots)}, options...)
 		engines[i] = &engine{process: start(t, fmt.Sprintf("engine %d", i), os.Getenv(pythonVariable), args...)}
 	}
-	for _, e := range engines {
-		eventually(t, e.name+" to be ready", time.Minute, func() bool {
-			if !e.running() {
-				t.Fatalf("%s ended:\n%s", e.name, e.tail(20))
-			}
-			for _, line := range e.stdout.since(0) {
-				if address, ok := strings.CutPrefix(line, "engine: ready on "); ok {
-					e.address = address
-				}
-			}
-			return e.address != ""
-		})
-	}
+	waitReady(t, engines)
 	return engines
-}
-
-// addresses joins the engines' addresses as the gateway's --endpoint takes them.
-func addresses(engines []*engine) string {
-	all := make([]string, len(engines))
-	for i, e := range engines {
-		all[i] = e.address
-	}
-	return strings.Join(all, ",")
 }
 
 // reading is what an engine's own metrics page says, by names without the

