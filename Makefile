@@ -41,7 +41,7 @@ unit:
 fuzz-seeds: ## every fuzz target over its seeds and found inputs
 	$(GO) test -run '^Fuzz' $(PACKAGES)
 
-e2e: needs-cc needs-python needs-chromium ## the gateway between real llama.cpp servers and the real OpenAI client, the console in Chromium
+e2e: needs-cc needs-python needs-chromium ## the gateway with both front doors, one of them Envoy, between real llama.cpp servers and the real OpenAI client, the console in Chromium
 	$(GO) test -tags e2e -count 1 -timeout 20m -v ./e2e/
 
 test: ## everything that has to hold: check, the fuzz seeds, e2e

@@ -18,25 +18,27 @@ const (
 )
 
 // neighbours starts three engines and the gateway before them.
-func neighbours(t *testing.T, slots int, args ...string) ([]*engine, *gateway) {
+func neighbours(t *testing.T, d door, slots int, args ...string) ([]*engine, *gateway) {
 	t.Helper()
 	engines := startEngines(t, 3, slots, "--alias", chatModel)
-	g := startGateway(t, []string{chatModel}, append([]string{"--endpoint", chatModel + "=" + addresses(engines)}, args...)...)
+	g := d.start(t, []string{chatModel}, append([]string{"--endpoint", chatModel + "=" + addresses(engines)}, args...)...)
 	return engines, g
 }
 
 // TestCalls makes one call of every kind with the OpenAI client.
-func TestCalls(t *testing.T) {
+func TestCalls(t *testing.T) { throughAll(t, calls) }
+
+func calls(t *testing.T, d door) {
 	embedder := startEngines(t, 1, 2, "--alias", embedModel, "--embeddings")
-	engines, g := neighbours(t, 4, "--endpoint", embedModel+"="+addresses(embedder))
-	calls := map[string]event{}
+	engines, g := neighbours(t, d, 4, "--endpoint", embedModel+"="+addresses(embedder))
+	told := map[string]event{}
 	for _, e := range startClient(t, "calls", g.url).finish(time.Minute) {
-		calls[e.Call] = e
+		told[e.Call] = e
 	}
 
 	served := func(name string, tokens int) event {
 		t.Helper()
-		e := calls[name]
+		e := told[name]
 		if e.Error != "" || e.Tokens != tokens || e.Call == "" {
 			t.Errorf("%s: got %d tokens and error %q %d %s, want %d tokens and none", name, e.Tokens, e.Error, e.Status, e.Message, tokens)
 		}
@@ -44,7 +46,7 @@ func TestCalls(t *testing.T) {
 	}
 	refused := func(name, class string, status int, code, message string) {
 		t.Helper()
-		e := calls[name]
+		e := told[name]
 		if e.Error != class || e.Status != status || code != "" && e.Code != code || !strings.Contains(e.Message, message) {
 			t.Errorf("%s: got %q %d code %q: %s, want %q %d code %q: …%s…", name, e.Error, e.Status, e.Code, e.Message, class, status, code, message)
 		}
@@ -60,7 +62,7 @@ func TestCalls(t *testing.T) {
 	if !slices.ContainsFunc(engines, func(e *engine) bool { return e.address == chat.Endpoint }) {
 		t.Errorf("chat: got %q as the endpoint that served, want one of %s", chat.Endpoint, addresses(engines))
 	}
-	if id := calls["generated_id"].RequestID; id == "" {
+	if id := told["generated_id"].RequestID; id == "" {
 		t.Errorf("a call without x-request-id: got none back, want one")
 	}
 	served("completion", 12)
@@ -77,7 +79,7 @@ func TestCalls(t *testing.T) {
 		t.Errorf("embeddings: got %d vectors of %d, want 2 of 32", e.Vectors, e.Width)
 	}
 	// Q03: the union over the pools.
-	if got := calls["models"].Models; !slices.Equal(got, []string{chatModel, embedModel}) {
+	if got := told["models"].Models; !slices.Equal(got, []string{chatModel, embedModel}) {
 		t.Errorf("models: got %v, want %s and %s", got, chatModel, embedModel)
 	}
 	served("model_header", 1)
@@ -114,8 +116,10 @@ func wantMetrics(t *testing.T, g *gateway) {
 }
 
 // TestConcurrentCalls sends 32 requests at once, half of them streams.
-func TestConcurrentCalls(t *testing.T) {
-	engines, g := neighbours(t, 4)
+func TestConcurrentCalls(t *testing.T) { throughBoth(t, concurrentCalls) }
+
+func concurrentCalls(t *testing.T, d door) {
+	engines, g := neighbours(t, d, 4)
 	all := startClient(t, "load", g.url, "--requests", "32", "--concurrency", "32").finish(time.Minute)
 	wantNoneLost(t, all)
 	if got, want := tally(all), (counts{OK: 32}); got != want {
@@ -138,8 +142,11 @@ func TestConcurrentCalls(t *testing.T) {
 // A llama.cpp server looks whether the client of a call without streaming is still
 // there when nothing has come out of it for a second, and a reading of its metrics
 // counts as something. So both the gateway and the test read slower than that.
-func TestAbandonedCalls(t *testing.T) {
-	engines, g := neighbours(t, 4, "--scrape-interval", "1500ms", "--stale-after", "5s")
+func TestAbandonedCalls(t *testing.T) { throughAll(t, abandonedCalls) }
+
+func abandonedCalls(t *testing.T, d door) {
+	t.Parallel() // most of it is waiting
+	engines, g := neighbours(t, d, 4, "--scrape-interval", "1500ms", "--stale-after", "5s")
 
 	closed := startClient(t, "abort", g.url, "--tokens", "8000")
 	closed.wait("the stream to begin", 30*time.Second, func(all []event) bool { return len(all) > 0 })

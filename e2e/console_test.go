@@ -34,10 +34,17 @@ func wantPainted(b *browser, plot string) {
 }
 
 // TestConsole looks at the console in a browser while engines serve, after one was
-// killed, and after the gateway has gone.
-func TestConsole(t *testing.T) {
+// killed, and after the gateway has gone. Behind Envoy the gateway knows when answers
+// began where it asks to see them.
+func TestConsole(t *testing.T) { throughBoth(t, showConsole) }
+
+func showConsole(t *testing.T, d door) {
 	engines := startEngines(t, 3, 4, "--alias", chatModel)
-	g := startGateway(t, []string{chatModel}, "--endpoint", chatModel+"="+addresses(engines), "--endpoint", markup+"="+engines[1].address)
+	args := []string{"--endpoint", chatModel + "=" + addresses(engines), "--endpoint", markup + "=" + engines[1].address}
+	if d.envoy {
+		args = append(args, "--see-answers", "1")
+	}
+	g := d.start(t, []string{chatModel}, args...)
 	b := startBrowser(t)
 	b.scheme("light")
 	b.do(chromedp.EmulateViewport(1360, 900), chromedp.Navigate(g.admin+"/console"))

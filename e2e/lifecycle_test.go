@@ -16,8 +16,11 @@ import (
 
 // TestDrain asks the gateway to stop while a stream runs: new connections are
 // refused, the stream ends whole, and then the process with code 0. A07, K03.
-func TestDrain(t *testing.T) {
-	_, g := neighbours(t, 4)
+func TestDrain(t *testing.T) { throughBoth(t, drain) }
+
+func drain(t *testing.T, d door) {
+	t.Parallel()
+	_, g := neighbours(t, d, 4)
 	client := startClient(t, "stream", g.url, "--tokens", "1000")
 	client.wait("the stream to begin", 30*time.Second, func(all []event) bool { return len(all) >= 2 })
 	g.signal(syscall.SIGTERM)
@@ -78,12 +81,14 @@ func (f fleetFile) write(t *testing.T, path string) {
 
 // TestConfigurationChanges changes the file under load: an endpoint is drained, a
 // broken file changes nothing, and the endpoint comes back. Nothing is lost.
-func TestConfigurationChanges(t *testing.T) {
+func TestConfigurationChanges(t *testing.T) { throughBoth(t, configurationChanges) }
+
+func configurationChanges(t *testing.T, d door) {
 	engines := startEngines(t, 3, 4, "--alias", chatModel)
 	file := fleetFile{Engines: strings.Split(addresses(engines), ",")}
 	path := filepath.Join(t.TempDir(), "gateway.yaml")
 	file.write(t, path)
-	g := startGateway(t, []string{chatModel}, "-f", path)
+	g := d.start(t, []string{chatModel}, "-f", path)
 	client := startClient(t, "load", g.url, "--concurrency", "9")
 	client.waitEnds(nil, 30, time.Minute)
 	drained := engines[1]

@@ -67,7 +67,9 @@ func (g *gateway) heard(t *testing.T) (n int) {
 
 // TestPeerIsKilled kills one of three gateways that share what they do, while all three have streams: the others lose
 // nothing, and within seconds count nothing of it any more.
-func TestPeerIsKilled(t *testing.T) {
+func TestPeerIsKilled(t *testing.T) { throughBoth(t, peerIsKilled) }
+
+func peerIsKilled(t *testing.T, d door) {
 	servers := simulate(t, 3)
 	var peers []string
 	for range 3 {
@@ -82,8 +84,8 @@ func TestPeerIsKilled(t *testing.T) {
 	flags := func(i int) []string {
 		return []string{"--endpoint", "m=" + strings.Join(servers, ","), "--peers", strings.Join(peers, ","), "--peer-listen", peers[i]}
 	}
-	doomed := &gateway{process: start(t, "doomed gateway", os.Getenv(binaryVariable), append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, flags(2)...)...)}
-	all := []*gateway{startGateway(t, []string{"m"}, flags(0)...), startGateway(t, []string{"m"}, flags(1)...), doomed}
+	doomed := &gateway{process: start(t, "doomed gateway", os.Getenv(binaryVariable), append(serveArgs(flags(2)...), d.args...)...)}
+	all := []*gateway{d.start(t, []string{"m"}, flags(0)...), d.start(t, []string{"m"}, flags(1)...), doomed}
 	eventually(t, "the third gateway to say where it listens", 30*time.Second, func() bool { doomed.findAddresses(); return doomed.url != "" && doomed.admin != "" })
 	for _, g := range all {
 		eventually(t, "everyone to hear everyone", 30*time.Second, func() bool { return g.heard(t) == 2 })
@@ -119,21 +121,7 @@ func TestPeerIsKilled(t *testing.T) {
 	streams.Wait()
 	for _, g := range all[:2] {
 		eventually(t, "one peer to be left", 10*time.Second, func() bool { return g.heard(t) == 1 })
-		eventually(t, "nothing to be counted", 10*time.Second, func() bool {
-			var pools []struct {
-				Endpoints []struct {
-					InFlight, Prefilling int
-					BacklogTokens        float64
-				}
-			}
-			g.state(t, "/fleet", &pools)
-			for _, e := range pools[0].Endpoints {
-				if e.InFlight != 0 || e.Prefilling != 0 || e.BacklogTokens != 0 {
-					return false
-				}
-			}
-			return true
-		})
+		g.wantNothingCounted(t)
 		if !g.stderr.holding(0, "peer is not heard any more") {
 			t.Error("the log does not say that a peer was lost")
 		}
