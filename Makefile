@@ -11,10 +11,10 @@ FUZZTIME ?= 20s
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test test-kube test-vllm bench bench-peers bench-proxy fuzz needs-cc needs-python needs-chromium
+.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-python needs-chromium
 
 help: ## say what can be made
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## the gateway, as bin/sluice
 	$(GO) build -o bin/sluice ./cmd/sluice
@@ -23,7 +23,7 @@ check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and
 
 vet:
 	$(GO) vet $(PACKAGES)
-	@for tag in e2e vllm peers; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
+	@for tag in e2e vllm peers dataplane; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
 	$(GO) vet -tags kube ./test/apiserver/
 
 format:
@@ -32,7 +32,7 @@ format:
 
 staticcheck:
 	$(GO) tool staticcheck $(PACKAGES)
-	@for tag in e2e vllm peers; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
+	@for tag in e2e vllm peers dataplane; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
 	$(GO) tool staticcheck -tags kube ./test/apiserver/
 
 unit:
@@ -68,8 +68,16 @@ bench: ## benchmarks of every room
 bench-peers: needs-python ## this gateway beside other routers, each before the same simulated servers: half an hour
 	$(GO) test -tags peers -count 1 -timeout 60m -v ./e2e/
 
+# SLUICE_DATAPLANE_FOR (3s) is how long a front door is under load in each cell of a round, SLUICE_DATAPLANE_ROUNDS (5) how many rounds there are.
+bench-data-plane: needs-python ## what a request costs: Envoy alone, with the picker, and the embedded front door
+	$(GO) test -tags dataplane -run TestDataPlane -count 1 -timeout 60m -v ./e2e/
+
 bench-proxy: ## the proxy beside the standard library's reverse proxy
 	$(GO) test -run '^$$' -bench Proxy -benchmem ./proxy/
+
+# SLUICE_SOAK_FOR (10m) is how long requests are sent.
+soak: needs-python ## requests through Envoy for ten minutes while engines and the picker are killed, frozen and restarted: none lost, memory flat
+	$(GO) test -tags dataplane -run TestSoak -count 1 -timeout 60m -v ./e2e/
 
 fuzz: ## look for new inputs, FUZZTIME=20s for each fuzz target
 	@for package in $$($(GO) list $(PACKAGES)); do \

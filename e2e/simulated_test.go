@@ -13,9 +13,9 @@ import (
 const chatName = "tiny"
 
 // startSimulated starts a fleet of simulated servers that are alike wherever it is called with the same profiles; it returns the addresses of all n.
-func startSimulated(t *testing.T, profiles []string, n int) (*process, []string) {
+func startSimulated(t *testing.T, profiles []string, n int, more ...string) (*process, []string) {
 	t.Helper()
-	args := []string{"sim", "--model", chatName}
+	args := append([]string{"sim", "--model", chatName}, more...)
 	for _, p := range profiles {
 		args = append(args, "--profile", p)
 	}
