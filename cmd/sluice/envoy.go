@@ -46,10 +46,10 @@ The file holds listener, routes and clusters, so that an Envoy whose picker is a
 and go need no new one; pools do.`,
 		Example: `  # three terminals: a picker, an Envoy, a request
   sluice pick -f gateway.yaml --listen 127.0.0.1:9002
-  envoy -c <(sluice envoy -f gateway.yaml --picker 127.0.0.1:9002)
+  sluice envoy -f gateway.yaml --picker 127.0.0.1:9002 --out envoy.yaml && envoy -c envoy.yaml
   curl localhost:8080/v1/models
 
-  # look at it first
+  # look at it first; Envoy wants a name that ends in .yaml, and takes a pipe for JSON
   sluice envoy -f gateway.yaml --out envoy.yaml && envoy --mode validate -c envoy.yaml
 
   # https, with a certificate that is renewed now and then
