@@ -51,14 +51,14 @@ the name says so, else in bf16. docs/simulator.md says what each rests on. There
 		Example: `  # four servers on free ports
   sluice sim --profile l8-h100 --count 4
 
-  # two kinds, from port 9001 on, with adapters
-  sluice sim --profile l8-h100=4 --profile l8-a10g=4 --port 9001 --model llama --adapters sql,chat
+  # two kinds, from port 8001 on, with adapters
+  sluice sim --profile l8-h100=4 --profile l8-a10g=4 --port 8001 --model llama --adapters sql,chat
 
   # with events of the KV cache
-  sluice sim --profile l8-h100 --port 9001 --model llama --kv-events tcp://127.0.0.1:5557
+  sluice sim --profile l8-h100 --port 8001 --model llama --kv-events tcp://127.0.0.1:5557
 
   # the gateway before it, in another terminal
-  sluice serve --endpoint llama=127.0.0.1:9001 --kv-events-port 5557 --kv-replay-port 5558`,
+  sluice serve --endpoint llama=127.0.0.1:8001 --kv-events-port 5557 --kv-replay-port 5558`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return runSim(cmd.Context(), o, cmd.OutOrStdout())
