@@ -20,6 +20,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // Limits of clusters. Envoy's own, 1024 requests and connections, answer 503 long before an engine is full; who is full
@@ -83,8 +85,8 @@ func (b *builder) pool(p *Pool) *clusterv3.Cluster {
 	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: overADS()}
 	c.TransportSocketMatches = b.sockets(p)
 	c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{b.policy("override_host", &overridev3.OverrideHost{
-		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(headerDestination)}},
-		SelectedHostKey:     metadataKey(headerServed),
+		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(front.WireDestination)}},
+		SelectedHostKey:     metadataKey(front.WireServed),
 		FallbackPolicy: &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{
 			b.policy("least_request", &leastv3.LeastRequest{})}},
 	})}}

@@ -14,13 +14,15 @@ import (
 	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // claimsKey is where a checked token's claims are in metadata.
 const claimsKey = "claims"
 
 // openPaths are answered to everyone: who asks whether the gateway lives has no token.
-func openPaths() []string { return []string{"/healthz", "/readyz"} }
+func openPaths() []string { return []string{front.PathLive, front.PathReady} }
 
 // jwt asks for a token on every path but those of health.
 func (b *builder) jwt() *jwtv3.JwtAuthentication {

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,17 +23,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
-// Headers and metadata by which the picker and Envoy speak.
-const (
-	headerDestination = "x-gateway-destination-endpoint"
-	headerServed      = "x-gateway-destination-endpoint-served"
-	headerBaseModel   = "x-gateway-base-model-name"
-	headerModel       = "x-gateway-model-name"
-	headerReason      = "x-gateway-routing-reason"
-	metadataNamespace = "envoy.lb"
-)
+// metadataNamespace is where in metadata the picker and Envoy speak.
+const metadataNamespace = "envoy.lb"
 
 // Limits of connections with clients. A connection's own buffer bounds answers to slow clients; request bodies have
 // their limit in the routes.
@@ -127,7 +123,7 @@ func (b *builder) manager() *hcmv3.HttpConnectionManager {
 	filter("envoy.filters.http.ext_proc", b.extProc())
 	// After the picker on the way in, so before it on the way out: what an engine says of routing is gone when the picker
 	// says something.
-	filter("envoy.filters.http.header_mutation", &answersv3.HeaderMutation{Mutations: &answersv3.Mutations{ResponseMutations: removals("x-envoy-", "x-gateway-", "x-llm-d-", "x-slo-")}})
+	filter("envoy.filters.http.header_mutation", &answersv3.HeaderMutation{Mutations: &answersv3.Mutations{ResponseMutations: removals(reservedPrefixes()...)}})
 	filter("envoy.filters.http.router", &routerv3.Router{SuppressEnvoyHeaders: true})
 	return m
 }
@@ -151,23 +147,34 @@ func removeMatching(m *matcherv3.StringMatcher) *mutationv3.HeaderMutation {
 func (b *builder) earlyMutation() *corev3.TypedExtensionConfig {
 	list := removals("x-envoy-")
 	if !b.o.TrustHeaders {
-		list = append(list, removals("x-llm-d-", "x-slo-")...)
-		for _, m := range allBut(headerModel) {
+		list = removals(slices.DeleteFunc(reservedPrefixes(), func(prefix string) bool { return prefix == gatewayPrefix })...)
+		for _, m := range allBut(front.WireModel) {
 			list = append(list, removeMatching(m))
 		}
-		for _, name := range []string{"x-data-parallel-rank", "x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port"} {
-			list = append(list, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: name}})
+		for _, name := range front.ReservedNames() {
+			list = append(list, &mutationv3.HeaderMutation{Action: &mutationv3.HeaderMutation_Remove{Remove: strings.ToLower(name)}})
 		}
 	}
 	return &corev3.TypedExtensionConfig{Name: "envoy.http.early_header_mutation.header_mutation",
 		TypedConfig: b.pack(&earlyv3.HeaderMutation{Mutations: list})}
 }
 
+// gatewayPrefix is the one of the reserved prefixes of which a header stays.
+const gatewayPrefix = "x-gateway-"
+
+func reservedPrefixes() []string {
+	var list []string
+	for _, prefix := range front.ReservedPrefixes() {
+		list = append(list, strings.ToLower(prefix))
+	}
+	return list
+}
+
 // allBut matches the names that begin with x-gateway- but one. RE2 can't look ahead, so the expressions leave the one at
 // each of its letters, in two halves, because Envoy refuses expressions as long as one would be.
 func allBut(name string) []*matcherv3.StringMatcher {
 	cut := strings.LastIndexByte(name, '-') + 1
-	begin := len("x-gateway-")
+	begin := len(gatewayPrefix)
 	var list []*matcherv3.StringMatcher
 	for _, regex := range []string{leaving(name[:begin], name[begin:cut]), leaving(name[:cut], name[cut:]), name + ".+"} {
 		list = append(list, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: regex}}})
@@ -230,9 +237,9 @@ func (b *builder) accessLog() []*accesslogv3.AccessLog {
 	for name, operator := range map[string]string{
 		"time": "%START_TIME%", "request_id": "%REQ(X-REQUEST-ID)%", "method": "%REQ(:METHOD)%", "path": "%PATH(NQ:PATH)%",
 		"protocol": "%PROTOCOL%", "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
-		"model": "%REQ(" + headerModel + ")%", "pool": "%ROUTE_NAME%", "endpoint": "%UPSTREAM_HOST%", "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
-		"picked": "%DYNAMIC_METADATA(" + metadataNamespace + ":" + headerDestination + ")%",
-		"reason": "%DYNAMIC_METADATA(" + metadataNamespace + ":" + headerReason + ")%",
+		"model": "%REQ(" + front.WireModel + ")%", "pool": "%ROUTE_NAME%", "endpoint": "%UPSTREAM_HOST%", "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+		"picked": "%DYNAMIC_METADATA(" + metadataNamespace + ":" + front.WireDestination + ")%",
+		"reason": "%DYNAMIC_METADATA(" + metadataNamespace + ":" + front.WireReason + ")%",
 		"status": "%RESPONSE_CODE%", "flags": "%RESPONSE_FLAGS%", "details": "%RESPONSE_CODE_DETAILS%",
 		"request_bytes": "%BYTES_RECEIVED%", "response_bytes": "%BYTES_SENT%",
 		"request_ms": "%REQUEST_DURATION%", "headers_ms": "%RESPONSE_DURATION%", "duration_ms": "%DURATION%",

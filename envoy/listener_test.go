@@ -3,12 +3,14 @@ package envoy
 import (
 	"regexp"
 	"testing"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // Of the names that begin with x-gateway-, exactly the one that selects the model is kept.
 func TestAllBut(t *testing.T) {
 	matches := func(name string) bool {
-		for _, m := range allBut(headerModel) {
+		for _, m := range allBut(front.WireModel) {
 			if regexp.MustCompile("^(?:" + m.GetSafeRegex().GetRegex() + ")$").MatchString(name) {
 				return true
 			}
@@ -21,15 +23,15 @@ func TestAllBut(t *testing.T) {
 			t.Errorf("%s is removed: got %t, want %t", name, got, want)
 		}
 	}
-	f(headerModel, false)
+	f(front.WireModel, false)
 	f("content-type", false)
 	f("x-gateway", false)
-	for i := len("x-gateway-"); i < len(headerModel); i++ {
-		f(headerModel[:i], true)
-		f(headerModel[:i]+"0", true)
-		f(headerModel[:i]+"0"+headerModel[i:], true)
+	for i := len("x-gateway-"); i < len(front.WireModel); i++ {
+		f(front.WireModel[:i], true)
+		f(front.WireModel[:i]+"0", true)
+		f(front.WireModel[:i]+"0"+front.WireModel[i:], true)
 	}
-	for _, name := range []string{headerModel + "s", headerModel + "-x", headerBaseModel, headerDestination, headerServed, headerReason,
+	for _, name := range []string{front.WireModel + "s", front.WireModel + "-x", front.WireBaseModel, front.WireDestination, front.WireServed, front.WireReason,
 		"x-gateway-inference-objective", "x-gateway-inference-fairness-id", "x-gateway-destination-endpoint-subset", "x-gateway-model", "x-gateway-model-names"} {
 		f(name, true)
 	}

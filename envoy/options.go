@@ -9,6 +9,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sluice-gateway/sluice/openai"
 )
 
 // Options is what a configuration is made from. It is a value; nothing is written to it.
@@ -27,7 +29,7 @@ type Options struct {
 	FailureMode FailureMode
 	// Pools are what requests can be sent to.
 	Pools []Pool
-	// MaxBodyBytes bounds one request body; 413 beyond. 0 means DefaultMaxBodyBytes.
+	// MaxBodyBytes bounds one request body; 413 beyond. 0 means openai.DefaultBodyLimit.
 	MaxBodyBytes int64
 	// Memory is the heap Envoy may have for everything: near it buffers are shrunk, at it requests are refused. 0 means
 	// DefaultMemory.
@@ -58,7 +60,6 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultMaxBodyBytes   = 256 << 20
 	DefaultMemory         = 2 << 30
 	DefaultIdleTimeout    = 10 * time.Minute
 	DefaultConnectTimeout = 2 * time.Second
@@ -164,7 +165,7 @@ func (p *Pool) key() string {
 }
 
 func (o Options) withDefaults() Options {
-	setDefault(&o.MaxBodyBytes, DefaultMaxBodyBytes)
+	setDefault(&o.MaxBodyBytes, openai.DefaultBodyLimit)
 	setDefault(&o.Memory, DefaultMemory)
 	setDefault(&o.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&o.ConnectTimeout, DefaultConnectTimeout)

@@ -8,6 +8,8 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // Pauses before a retry, which Envoy draws by chance between 0 and a bound that doubles.
@@ -33,14 +35,14 @@ func everything() *routev3.RouteMatch {
 
 func (b *builder) poolRoute(p *Pool) *routev3.Route {
 	match := everything()
-	match.Headers = []*routev3.HeaderMatcher{{Name: headerBaseModel, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
+	match.Headers = []*routev3.HeaderMatcher{{Name: front.WireBaseModel, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
 		StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.key()}}}}}
 	return &routev3.Route{
 		Name:   p.Name,
 		Match:  match,
 		Action: &routev3.Route_Route{Route: b.action(clusterOf(p.Name), p)},
 		// The endpoints in question are known from the picker's metadata by now, and are no engine's business.
-		RequestHeadersToRemove: []string{headerDestination, headerBaseModel, "x-envoy-external-address"},
+		RequestHeadersToRemove: []string{front.WireDestination, front.WireBaseModel, "x-envoy-external-address"},
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // answer is what Envoy is told: the part of a ProcessingResponse that is used here. Sending it gives its body's
@@ -123,9 +125,9 @@ func appendTimeout(p []byte, d time.Duration) []byte {
 // appendDestination writes the metadata: a Struct of one Struct of strings.
 func (a *answer) appendDestination(p []byte) []byte {
 	start := len(p)
-	p = appendEntry(p, keyDestination, a.destination)
+	p = appendEntry(p, front.WireDestination, a.destination)
 	if a.reason != "" {
-		p = appendEntry(p, keyReason, a.reason)
+		p = appendEntry(p, front.WireReason, a.reason)
 	}
 	p = wrap(p, start, 5, 0) // a Value that is a Struct
 	p = wrap(p, start, 2, 0)

@@ -29,7 +29,7 @@ func TestServedElsewhere(t *testing.T) {
 	_, destination, _ := e.picked(good)
 	list := strings.Split(destination, ",")
 	e.responds("200", list[1], "via_upstream")
-	if set := setBy(e.recv().GetResponseHeaders().GetResponse().GetHeaderMutation()); set[keyServed] != list[1] || !strings.Contains(set[keyReason], list[0]) {
+	if set := setBy(e.recv().GetResponseHeaders().GetResponse().GetHeaderMutation()); set[front.WireServed] != list[1] || !strings.Contains(set[front.WireReason], list[0]) {
 		t.Errorf("got %v, want the second of %q", set, list)
 	}
 	if a, b := inFlight(r, list[0]), inFlight(r, list[1]); a != 0 || b != 1 {
@@ -43,7 +43,7 @@ func TestServedElsewhere(t *testing.T) {
 	e = r.envoy(buffered)
 	e.picked(good)
 	e.responds("200", "10.9.9.9:1", "")
-	if set := setBy(e.recv().GetResponseHeaders().GetResponse().GetHeaderMutation()); set[keyServed] != "" || set["x-request-id"] == "" {
+	if set := setBy(e.recv().GetResponseHeaders().GetResponse().GetHeaderMutation()); set[front.WireServed] != "" || set["x-request-id"] == "" {
 		t.Errorf("got %v for an endpoint of no pool", set)
 	}
 	e.end()

@@ -18,6 +18,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // cutUp lays p into buffers of at most n bytes, as a connection's frames do.
@@ -76,13 +78,13 @@ func theirs(p *pb.ProcessingRequest) (message, string) {
 		}
 	}
 	spaces := p.GetMetadataContext().GetFilterMetadata()
-	if v := spaces[spaceLB].GetFields()[keyServed]; v != nil {
+	if v := spaces[spaceLB].GetFields()[front.WireServed]; v != nil {
 		m.served = v.GetStringValue()
 		if list := v.GetListValue().GetValues(); len(list) > 0 {
 			m.served = list[0].GetStringValue()
 		}
 	}
-	if v, ok := spaces[spaceSubset].GetFields()[keySubset]; ok {
+	if v, ok := spaces[spaceSubset].GetFields()[front.WireSubset]; ok {
 		m.hinted = true
 		m.subset = addresses(v.GetStringValue())
 		for _, v := range v.GetListValue().GetValues() {
@@ -128,13 +130,13 @@ func headerMap(pairs ...string) *core.HeaderMap {
 
 // samples are messages as Envoy sends them, one of each kind.
 func samples(t testing.TB) [][]byte {
-	hint, err := structpb.NewStruct(map[string]any{keySubset: []any{"10.0.0.1:8000", "[fd00::1]:8000"}})
-	served, err2 := structpb.NewStruct(map[string]any{keyServed: "10.0.0.2:8000", "other": map[string]any{"a": 1.5}})
+	hint, err := structpb.NewStruct(map[string]any{front.WireSubset: []any{"10.0.0.1:8000", "[fd00::1]:8000"}})
+	served, err2 := structpb.NewStruct(map[string]any{front.WireServed: "10.0.0.2:8000", "other": map[string]any{"a": 1.5}})
 	details, err3 := structpb.NewStruct(map[string]any{keyDetails: "via_upstream", "response.flags": 4})
 	if err != nil || err2 != nil || err3 != nil {
 		t.Fatal(err, err2)
 	}
-	list, _ := structpb.NewStruct(map[string]any{keySubset: "10.0.0.1:8000, 10.0.0.2:8000"})
+	list, _ := structpb.NewStruct(map[string]any{front.WireSubset: "10.0.0.1:8000, 10.0.0.2:8000"})
 	var out [][]byte
 	for _, m := range []*pb.ProcessingRequest{
 		{Request: &pb.ProcessingRequest_RequestHeaders{RequestHeaders: &pb.HttpHeaders{Headers: headerMap(":method", "POST", ":path", "/v1/chat/completions",
@@ -210,7 +212,7 @@ func setHeaders(pairs ...string) []*core.HeaderValueOption {
 }
 
 func TestAnswersAreWhatTheGeneratedTypesRead(t *testing.T) {
-	metadata, err := structpb.NewStruct(map[string]any{spaceLB: map[string]any{keyDestination: "a:1,b:2", keyReason: "why"}})
+	metadata, err := structpb.NewStruct(map[string]any{spaceLB: map[string]any{front.WireDestination: "a:1,b:2", front.WireReason: "why"}})
 	if err != nil {
 		t.Fatal(err)
 	}

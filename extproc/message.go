@@ -9,6 +9,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // kind is which part of a request or a response a message is about. The first six are also the numbers that tell them
@@ -45,14 +47,10 @@ func (m bodyMode) String() string {
 	return "unknown"
 }
 
-// Names by which an endpoint is told, and asked for, in metadata.
+// Where an endpoint is told, and asked for, in metadata.
 const (
-	spaceLB        = "envoy.lb"
-	spaceSubset    = "envoy.lb.subset_hint"
-	keyDestination = "x-gateway-destination-endpoint"
-	keySubset      = "x-gateway-destination-endpoint-subset"
-	keyServed      = "x-gateway-destination-endpoint-served"
-	keyReason      = "x-gateway-routing-reason"
+	spaceLB     = "envoy.lb"
+	spaceSubset = "envoy.lb.subset_hint"
 
 	spaceAttributes = "envoy.filters.http.ext_proc"
 	keyDetails      = "response.code_details"
@@ -434,13 +432,13 @@ func (m *message) readMetadata(p []byte) error {
 		}
 		return entries(fields, func(key, v []byte) error {
 			switch {
-			case name == spaceLB && string(key) == keyServed:
+			case name == spaceLB && string(key) == front.WireServed:
 				texts, err := texts(v)
 				if len(texts) > 0 {
 					m.served = texts[0]
 				}
 				return err
-			case name == spaceSubset && string(key) == keySubset:
+			case name == spaceSubset && string(key) == front.WireSubset:
 				texts, err := texts(v)
 				m.hinted, m.subset = true, nil
 				for _, t := range texts {

@@ -108,7 +108,7 @@ func (p *Picker) process(g grpc.ServerStream) (err error) {
 		p.metrics.open.Dec()
 		if r := recover(); r != nil {
 			p.log.LogAttrs(context.Background(), slog.LevelError, "a request has met a fault of the gateway's own",
-				slog.String("x-request-id", s.req.ID), slog.String("stack", string(debug.Stack())))
+				slog.String(front.WireRequestID, s.req.ID), slog.String("stack", string(debug.Stack())))
 			s.req.Ended.Status = http.StatusInternalServerError
 			err = status.Error(codes.Internal, "the picker has met a fault of its own")
 		}

@@ -35,10 +35,10 @@ func TestPick(t *testing.T) {
 		set := setBy(c.GetHeaderMutation())
 		list := strings.Split(destination, ",")
 		slices.Sort(list)
-		if set[keyDestination] != destination || !slices.Equal(list, []string{"10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"}) {
-			t.Errorf("got %q in the header and %q in metadata, want both the same with every endpoint once", set[keyDestination], destination)
+		if set[front.WireDestination] != destination || !slices.Equal(list, []string{"10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.3:8000"}) {
+			t.Errorf("got %q in the header and %q in metadata, want both the same with every endpoint once", set[front.WireDestination], destination)
 		}
-		if set[keyModel] != "m" || set[keyBaseModel] != "m" || !c.GetClearRouteCache() {
+		if set[front.WireModel] != "m" || set[front.WireBaseModel] != "m" || !c.GetClearRouteCache() {
 			t.Errorf("got %v, route chosen anew %v", set, c.GetClearRouteCache())
 		}
 		if _, ok := set["x-request-id"]; ok {
@@ -53,7 +53,7 @@ func TestPick(t *testing.T) {
 		}
 		e.responds("200", first, "via_upstream")
 		h := e.recv().GetResponseHeaders().GetResponse().GetHeaderMutation()
-		if set := setBy(h); set[keyServed] != first || set["x-request-id"] != "it" || set[keyReason] == "" {
+		if set := setBy(h); set[front.WireServed] != first || set["x-request-id"] != "it" || set[front.WireReason] == "" {
 			t.Errorf("got %v in the answer", set)
 		}
 		e.end()
@@ -160,7 +160,7 @@ func TestNoBody(t *testing.T) {
 		e := r.envoy(mode)
 		e.headers(true, "GET", "/v1/responses/resp_1")
 		m := e.recv()
-		if set := setBy(m.GetRequestHeaders().GetResponse().GetHeaderMutation()); set[keyDestination] == "" || set[keyDestination] != destinationIn(m) {
+		if set := setBy(m.GetRequestHeaders().GetResponse().GetHeaderMutation()); set[front.WireDestination] == "" || set[front.WireDestination] != destinationIn(m) {
 			t.Errorf("got %v", m)
 		}
 		e.end()
@@ -311,8 +311,8 @@ func TestRequestHeaders(t *testing.T) {
 	both(t, func(t *testing.T, mode filter.ProcessingMode_BodySendMode) {
 		r := newRig(t, Options{})
 		e := r.envoy(mode)
-		c, _, _ := e.picked(good, "accept-encoding", "gzip", "x-gateway-inference-objective", "urgent", keyDestination, "6.6.6.6:666", keyBaseModel, "other",
-			keyModel, "other", "x-data-parallel-rank", "7", "x-prefiller-host-port", "6.6.6.6:666", "x-envoy-original-path", "/other", "connection", "x-hop", "x-hop", "1",
+		c, _, _ := e.picked(good, "accept-encoding", "gzip", "x-gateway-inference-objective", "urgent", front.WireDestination, "6.6.6.6:666", front.WireBaseModel, "other",
+			front.WireModel, "other", "x-data-parallel-rank", "7", "x-prefiller-host-port", "6.6.6.6:666", "x-envoy-original-path", "/other", "connection", "x-hop", "x-hop", "1",
 			"x-session-id", "s", "authorization", "Bearer \xff\xfe", "traceparent", "00-1-2-01", "x-request-id", "bad id <b>")
 		removed := c.GetHeaderMutation().GetRemoveHeaders()
 		slices.Sort(removed)
@@ -321,8 +321,8 @@ func TestRequestHeaders(t *testing.T) {
 			t.Errorf("got %q removed, want %q", removed, want)
 		}
 		set := setBy(c.GetHeaderMutation())
-		if got := slices.Sorted(maps.Keys(set)); !slices.Equal(got, []string{keyBaseModel, keyDestination, keyModel, "x-request-id"}) ||
-			set[keyModel] != "m" || set[keyBaseModel] != "m" || strings.ContainsAny(set["x-request-id"], " <") {
+		if got := slices.Sorted(maps.Keys(set)); !slices.Equal(got, []string{front.WireBaseModel, front.WireDestination, front.WireModel, "x-request-id"}) ||
+			set[front.WireModel] != "m" || set[front.WireBaseModel] != "m" || strings.ContainsAny(set["x-request-id"], " <") {
 			t.Errorf("got %v set", set)
 		}
 		e.end()
@@ -362,7 +362,7 @@ func TestSubset(t *testing.T) {
 	} {
 		for range 5 {
 			e := r.envoy(buffered)
-			e.space = map[string]*structpb.Struct{spaceSubset: object(t, keySubset, c.hint)}
+			e.space = map[string]*structpb.Struct{spaceSubset: object(t, front.WireSubset, c.hint)}
 			if c.want == nil {
 				e.chat()
 				e.recv()
@@ -460,7 +460,7 @@ func TestRewrite(t *testing.T) {
 		if destination == "" || back != want {
 			t.Errorf("got %q and %d bytes, want the %d with the other name", destination, len(back), len(want))
 		}
-		if set := setBy(c.GetHeaderMutation()); set["content-length"] != fmt.Sprint(len(want)) || set[keyModel] != "m" {
+		if set := setBy(c.GetHeaderMutation()); set["content-length"] != fmt.Sprint(len(want)) || set[front.WireModel] != "m" {
 			t.Errorf("got %v", set)
 		}
 		e.end()
@@ -477,12 +477,12 @@ func TestSelectOnly(t *testing.T) {
 		for model, want := range map[string]string{"base": "base", "adapter": "base"} {
 			e := r.envoy(mode)
 			text := `{"model":"` + model + `"}`
-			c, destination, back := e.picked(text, keyDestination, "6.6.6.6:666")
+			c, destination, back := e.picked(text, front.WireDestination, "6.6.6.6:666")
 			set := setBy(c.GetHeaderMutation())
-			if set[keyModel] != model || set[keyBaseModel] != want || destination != "" || set[keyDestination] != "" || !c.GetClearRouteCache() || mode == duplex && back != text {
+			if set[front.WireModel] != model || set[front.WireBaseModel] != want || destination != "" || set[front.WireDestination] != "" || !c.GetClearRouteCache() || mode == duplex && back != text {
 				t.Errorf("%s: got %v, %q", model, set, destination)
 			}
-			if got := c.GetHeaderMutation().GetRemoveHeaders(); !slices.Equal(got, []string{keyDestination}) {
+			if got := c.GetHeaderMutation().GetRemoveHeaders(); !slices.Equal(got, []string{front.WireDestination}) {
 				t.Errorf("%s: got %q removed, want the client's destination", model, got)
 			}
 			e.responds("200", "", "")
@@ -502,8 +502,8 @@ func TestSelectOnly(t *testing.T) {
 
 		r = newRig(t, Options{SelectOnly: true}, p, pool("default backend", ""))
 		e = r.envoy(mode)
-		c, _, _ := e.picked(`{"model":"other"}`, keyBaseModel, "base")
-		if set := setBy(c.GetHeaderMutation()); set[keyModel] != "other" || set[keyBaseModel] != "" || !slices.Contains(c.GetHeaderMutation().GetRemoveHeaders(), keyBaseModel) {
+		c, _, _ := e.picked(`{"model":"other"}`, front.WireBaseModel, "base")
+		if set := setBy(c.GetHeaderMutation()); set[front.WireModel] != "other" || set[front.WireBaseModel] != "" || !slices.Contains(c.GetHeaderMutation().GetRemoveHeaders(), front.WireBaseModel) {
 			t.Errorf("default backend: got %v", c.GetHeaderMutation())
 		}
 		e.end()

@@ -266,7 +266,7 @@ func (e *envoy) responds(status, served, details string, pairs ...string) {
 	m := &pb.ProcessingRequest{Request: &pb.ProcessingRequest_ResponseHeaders{ResponseHeaders: &pb.HttpHeaders{
 		Headers: headerMap(append([]string{":status", status}, pairs...)...)}}, MetadataContext: &core.Metadata{FilterMetadata: map[string]*structpb.Struct{}}}
 	if served != "" {
-		m.MetadataContext.FilterMetadata[spaceLB] = object(e.t, keyServed, served)
+		m.MetadataContext.FilterMetadata[spaceLB] = object(e.t, front.WireServed, served)
 	}
 	if details != "" {
 		m.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": object(e.t, keyDetails, details)}
@@ -391,5 +391,5 @@ func (e *envoy) echoed() (body string, end bool) {
 }
 
 func destinationIn(m *pb.ProcessingResponse) string {
-	return m.GetDynamicMetadata().GetFields()[spaceLB].GetStructValue().GetFields()[keyDestination].GetStringValue()
+	return m.GetDynamicMetadata().GetFields()[spaceLB].GetStructValue().GetFields()[front.WireDestination].GetStringValue()
 }

@@ -366,21 +366,15 @@ func (s *stream) headers(a *answer) {
 		}
 		model = cmp.Or(model, r.Pool.Name())
 		a.destination, a.reason = destination(s.lease), s.lease.Reason
-		a.set = append(a.set, header{keyDestination, a.destination})
+		a.set = append(a.set, header{front.WireDestination, a.destination})
 	} else if r.Model != "" {
-		a.set = append(a.set, header{keyModel, r.Model})
+		a.set = append(a.set, header{front.WireModel, r.Model})
 	}
 	if model != "" {
-		a.set = append(a.set, header{keyBaseModel, model})
+		a.set = append(a.set, header{front.WireBaseModel, model})
 	}
 	a.remove = s.removed(a.set)
 }
-
-// Headers that name the model asked for, and the base model by which a route finds its pool.
-const (
-	keyModel     = "x-gateway-model-name"
-	keyBaseModel = "x-gateway-base-model-name"
-)
 
 // destination lists where the request may go, best first.
 func destination(l *fleet.Lease) string {
@@ -408,7 +402,7 @@ func (s *stream) answered() error {
 		}
 		s.req.Ended.Endpoint = s.lease.Endpoint.Name
 	} else if s.begun {
-		a.set = append(a.set, header{"x-request-id", s.req.ID})
+		a.set = append(a.set, header{front.WireRequestID, s.req.ID})
 	}
 	if c := s.req.Cookie; c != nil {
 		a.add = header{"set-cookie", c.String()}
@@ -457,7 +451,7 @@ func (s *stream) local(a *answer, status int, body []byte) (on bool, err error) 
 	if s.head {
 		a.content = nil
 	}
-	a.set = append(a.set, header{"x-request-id", s.req.ID})
+	a.set = append(a.set, header{front.WireRequestID, s.req.ID})
 	return false, s.send(a)
 }
 

@@ -20,6 +20,17 @@ const (
 	HeaderRank = "X-Data-Parallel-Rank"
 )
 
+// The same headers, and those by which only Envoy and a picker speak, in the form that HTTP/2 and Envoy's metadata have.
+const (
+	WireRequestID   = "x-request-id"
+	WireModel       = "x-gateway-model-name"
+	WireBaseModel   = "x-gateway-base-model-name"
+	WireDestination = "x-gateway-destination-endpoint"
+	WireSubset      = "x-gateway-destination-endpoint-subset"
+	WireServed      = "x-gateway-destination-endpoint-served"
+	WireReason      = "x-gateway-routing-reason"
+)
+
 // A Header is one line of a head.
 type Header struct{ Name, Value string }
 
@@ -61,17 +72,27 @@ func Hop(name string) bool {
 	return false
 }
 
-// Reserved reports headers that only a gateway may send: where a request goes, its priority and its fairness. Those
-// that end in -Host-Port and -Hosts-Ports make an engine's sidecar call the address they hold.
+// ReservedPrefixes are how the names of headers begin that only a gateway may send, in canonical form: to Envoy, where a
+// request goes, its priority and its fairness.
+func ReservedPrefixes() [4]string { return [...]string{"X-Envoy-", "X-Gateway-", "X-Llm-D-", "X-Slo-"} }
+
+// ReservedNames are the other headers that only a gateway may send, in canonical form. Those that end in -Host-Port and
+// -Hosts-Ports make an engine's sidecar call the address they hold.
+func ReservedNames() [5]string {
+	return [...]string{HeaderRank, "X-Prefiller-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Kv-Cache-Source-Host-Port"}
+}
+
+// Reserved reports headers that only a gateway may send.
 func Reserved(name string) bool {
 	if len(name) < 2 || name[:2] != "X-" {
 		return false
 	}
-	switch name {
-	case HeaderRank, "X-Prefiller-Host-Port", "X-Encoder-Hosts-Ports", "X-Data-Parallel-Host-Port", "X-Kv-Cache-Source-Host-Port":
-		return true
+	for _, reserved := range ReservedNames() {
+		if name == reserved {
+			return true
+		}
 	}
-	for _, prefix := range [...]string{"X-Gateway-", "X-Llm-D-", "X-Slo-", "X-Envoy-"} {
+	for _, prefix := range ReservedPrefixes() {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

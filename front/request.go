@@ -347,7 +347,7 @@ func (r *Request) End(ctx context.Context) {
 		r.set.Ended(*e)
 	}
 	if log := r.desk.log; log.Enabled(ctx, slog.LevelDebug) {
-		attrs := []slog.Attr{slog.String("x-request-id", r.ID), slog.String("modelName", r.Asked),
+		attrs := []slog.Attr{slog.String(WireRequestID, r.ID), slog.String("modelName", r.Asked),
 			slog.String("pool", pool), slog.String("operation", r.Path.Operation), slog.String("endpoint", e.Endpoint), slog.Int("status", e.Status),
 			slog.Duration("took", e.Duration)}
 		if r.Model != r.Asked {

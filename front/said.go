@@ -68,7 +68,7 @@ func (r *Request) Complain(ctx context.Context, message, cause, endpoint string,
 	if !ok {
 		return
 	}
-	attrs := []slog.Attr{slog.String("x-request-id", r.ID), slog.String("pool", k.pool), slog.String("endpoint", endpoint),
+	attrs := []slog.Attr{slog.String(WireRequestID, r.ID), slog.String("pool", k.pool), slog.String("endpoint", endpoint),
 		slog.Int("status", status), slog.String("cause", cause)}
 	if missed > 0 {
 		attrs = append(attrs, slog.Int("missed", missed))

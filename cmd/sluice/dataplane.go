@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sluice-gateway/sluice/envoy"
+	"github.com/sluice-gateway/sluice/front"
 )
 
 // Data planes of serve.
@@ -280,7 +281,7 @@ func (c *child) wait(ctx context.Context, o *envoy.Options) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if status, _ := c.get(http.MethodGet, c.url+"/healthz"); status == http.StatusOK {
+		if status, _ := c.get(http.MethodGet, c.url+front.PathLive); status == http.StatusOK {
 			return nil
 		}
 		select {

@@ -46,7 +46,7 @@ func rooms() map[string]room {
 			why: "a front door carries requests; configuration reaches it as values"},
 		"peer": {own: []string{"fleet"}, outside: []string{prometheus, "google.golang.org/grpc", "google.golang.org/protobuf"},
 			why: "peers tell each other what the fleet does, and know nothing of requests"},
-		"envoy": {own: []string{"fleet", "openai"},
+		"envoy": {own: []string{"fleet", "front", "openai"},
 			outside: []string{"github.com/envoyproxy/go-control-plane", "google.golang.org/grpc", "google.golang.org/protobuf", "sigs.k8s.io/yaml"},
 			why:     "Envoy's configuration is made from values: it knows no documents and no requests"},
 		"extproc": {own: []string{"fleet", "front", "openai", "route"}, outside: []string{prometheus, "google.golang.org/grpc", "google.golang.org/protobuf"},
