@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -355,7 +356,60 @@ func TestWaitingAsksForTime(t *testing.T) {
 		}
 		close(s.in)
 		<-ended
-		synctest.Wait()
+		<-time.After(time.Minute) // in which those who look at waiting requests find none, and end
+	})
+}
+
+// A request that waits for an endpoint that stands still is ended where another could take it: Envoy can't be told to move
+// it, and would wait for as long as its idle timeout.
+func TestGivesUpWhereNothingMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		now := func() time.Duration { return time.Since(start) }
+		var ends []front.Ended
+		o := Options{Options: front.Options{Ended: func(e front.Ended) { ends = append(ends, e) }}}
+		config := pool("pool", "m", "10.0.0.1:8000", "10.0.0.2:8000")
+		config.StallAfter = 10 * time.Second
+		p, f := newPicker(t, o, now, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), config)
+		in := f.Pools()[0]
+		for _, e := range in.Endpoints() {
+			in.Observe(now(), now(), e.Name, fleet.Reading{}, nil)
+		}
+		s := &scripted{t: t, in: make(chan []byte), sent: make(chan *answer, 1)}
+		ended := make(chan struct{})
+		go func() { _ = p.process(s); close(ended) }()
+		all := samples(t)
+		s.in <- all[7]
+		<-s.sent
+		s.in <- all[8]
+		picked, _, _ := strings.Cut((<-s.sent).destination, ",")
+		began := time.Now()
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		var a *answer
+		for a == nil {
+			select {
+			case a = <-s.sent:
+			case <-tick.C:
+				for _, e := range in.Endpoints() {
+					if e.Name != picked {
+						in.Observe(now(), now(), e.Name, fleet.Reading{}, nil)
+					}
+				}
+			}
+		}
+		if took := time.Since(began); a.status != 502 || !strings.Contains(string(a.content), `"upstream_error"`) || took < 10*time.Second || took > 12*time.Second {
+			t.Errorf("got %d %s after %s, want 502 upstream_error after 10 to 12 s", a.status, a.content, took)
+		}
+		if !slices.ContainsFunc(a.set, func(h header) bool { return h == header{"retry-after", "1"} }) {
+			t.Errorf("got headers %v, want Retry-After: 1", a.set)
+		}
+		close(s.in)
+		<-ended
+		<-time.After(time.Minute) // in which those who look at waiting requests find none, and end
+		if len(ends) != 1 || ends[0].Status != 502 || in.InFlight() != 0 {
+			t.Errorf("got ends %+v and %d in flight, want one with 502 and none", ends, in.InFlight())
+		}
 	})
 }
 

@@ -48,7 +48,8 @@ type Picker struct {
 	log      *slog.Logger
 	settings atomic.Pointer[Options]
 	metrics  *metrics
-	waits    waits
+	late     waits     // for an answer that isn't ready
+	stuck    waits     // for their endpoints' answers
 	readers  sync.Pool // *openai.UsageReader
 
 	draining atomic.Bool
@@ -58,6 +59,7 @@ type Picker struct {
 // are registered with reg, which must not hold another front door's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Picker {
 	p := &Picker{fleet: f, desk: front.New(f, o.Options, reg, now, log), now: now, log: log, metrics: newMetrics(reg)}
+	p.late.look, p.stuck.look = (*stream).late, (*stream).stuck
 	p.readers.New = func() any { return openai.NewUsageReader(false) }
 	p.take(o)
 	return p

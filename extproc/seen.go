@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"context"
 	"net/http"
 	"strings"
 
@@ -134,6 +135,9 @@ func (s *stream) settle() {
 	e := &s.req.Ended
 	o := fleet.Outcome{Ending: s.ending}
 	switch {
+	case s.gaveUp:
+		o.Ending, e.Status = fleet.Moved, openai.UpstreamFailed.Status()
+		s.req.Complain(context.WithoutCancel(s.grpc.Context()), "request failed", "its endpoint makes no progress", s.lease.Endpoint.Name, e.Status)
 	case e.Status != 0: // answered here
 		o.Ending = fleet.Aborted
 	case s.phase != answering:

@@ -62,6 +62,9 @@ type stream struct {
 	working    bool // Envoy waits for an answer
 	workedFrom time.Duration
 	asked      bool // for more time
+	awaiting   bool // the answer's headers, from the endpoint
+	gaveUp     bool // that
+	over       bool
 }
 
 // take does with a message what it asks for. The stream goes on unless an error or an immediate answer has ended it. What
@@ -278,6 +281,7 @@ func (s *stream) pass() error {
 	s.req.Free()
 	s.req.Want.Blocks, s.req.Want.Ends, s.req.Want.Head = blocks, ends, nil
 	s.phase = sent
+	defer s.await()
 	switch {
 	case s.in.kind == requestHeaders:
 		a.mode = s.override
@@ -389,6 +393,9 @@ func destination(l *fleet.Lease) string {
 
 // answered takes the answer's headers.
 func (s *stream) answered() error {
+	if !s.awaited() {
+		return nil // the client has been told already
+	}
 	m := &s.in
 	s.phase = answering
 	s.status, _ = strconv.Atoi(m.status)
@@ -417,7 +424,7 @@ func (s *stream) answered() error {
 // end lowers every counter, once, whatever happened before.
 func (s *stream) end() {
 	s.mu.Lock()
-	s.working = false // nobody may send any more
+	s.working, s.awaiting, s.over = false, false, true // nobody may send any more
 	s.mu.Unlock()
 	s.in.free()
 	s.parts.Free()
@@ -433,26 +440,36 @@ func (s *stream) refuse(e *openai.Error) (on bool, err error) {
 	if e.Status >= http.StatusInternalServerError {
 		s.req.Complain(s.grpc.Context(), "request failed", e.Code, "", e.Status)
 	}
+	a := s.refusal(e)
+	s.req.Ended.Status = e.Status
+	return false, s.send(&a)
+}
+
+// refusal is an error of the gateway's own as an answer.
+func (s *stream) refusal(e *openai.Error) answer {
 	a := answer{details: e.Code}
 	for name, values := range e.Header() {
 		a.set = append(a.set, header{strings.ToLower(name), values[0]})
 	}
-	return s.local(&a, e.Status, e.JSON())
+	s.local(&a, e.Status, e.JSON())
+	return a
 }
 
 // reply answers the client with something of the gateway's own.
 func (s *stream) reply(status int, contentType string, body []byte) (on bool, err error) {
-	return s.local(&answer{details: "gateway", set: []header{{"content-type", contentType}}}, status, body)
+	a := answer{details: "gateway", set: []header{{"content-type", contentType}}}
+	s.local(&a, status, body)
+	s.req.Ended.Status = status
+	return false, s.send(&a)
 }
 
-func (s *stream) local(a *answer, status int, body []byte) (on bool, err error) {
-	s.req.Ended.Status = status
+// local makes an answer one that the client gets at once.
+func (s *stream) local(a *answer, status int, body []byte) {
 	a.status, a.content = status, body
 	if s.head {
 		a.content = nil
 	}
 	a.set = append(a.set, header{front.WireRequestID, s.req.ID})
-	return false, s.send(a)
 }
 
 // health answers whoever watches the gateway.

@@ -3,11 +3,16 @@ package extproc
 import (
 	"sync"
 	"time"
+
+	"github.com/sluice-gateway/sluice/openai"
 )
 
-// waits has Envoy asked for more time where an answer isn't ready. It looks at all streams that are being answered a few
-// times in their patience: a timer for each would cost more than most answers do. Its goroutine runs while there are any.
+// waits looks at all streams that wait for something, again and again: a timer for each would cost more than most of them
+// do. Its goroutine runs while there are any.
 type waits struct {
+	// look deals with a stream, and reports whether to look at it again.
+	look func(s *stream) (again bool)
+
 	mu      sync.Mutex
 	list    []*stream
 	running bool
@@ -16,7 +21,7 @@ type waits struct {
 // emptyRounds is after how many looks that found nothing the goroutine ends.
 const emptyRounds = 10
 
-// add watches a stream until it has answered. every is the time between two looks, as the first that is added says.
+// add has a stream looked at until it needs it no more. every is the time between two looks, as the first that is added says.
 func (w *waits) add(s *stream, every time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -42,7 +47,7 @@ func (w *waits) run(every time.Duration) {
 		w.running = empty < emptyRounds
 		w.mu.Unlock()
 		for _, s := range list {
-			if s.late() {
+			if w.look(s) {
 				w.mu.Lock()
 				w.list = append(w.list, s)
 				w.mu.Unlock()
@@ -58,7 +63,7 @@ func (s *stream) startWork() {
 	s.mu.Lock()
 	s.working, s.workedFrom, s.asked = true, s.p.now(), false
 	s.mu.Unlock()
-	s.p.waits.add(s, s.set.Patience/4)
+	s.p.late.add(s, s.set.Patience/4)
 }
 
 // late asks for more time if the answer has taken the stream's patience, and reports whether to look again. Who holds the
@@ -88,6 +93,59 @@ func (s *stream) ask() {
 		_ = s.grpc.SendMsg(&answer{wait: s.set.MaxWait}) // where Envoy has gone, the stream hears of it
 	}
 }
+
+// stuckEvery is how often requests that wait for their answers' headers are looked at.
+const stuckEvery = time.Second
+
+// await notes that the request is on its way to its endpoint.
+func (s *stream) await() {
+	if s.lease == nil {
+		return
+	}
+	s.mu.Lock()
+	s.awaiting = true
+	s.mu.Unlock()
+	s.p.stuck.add(s, stuckEvery)
+}
+
+// awaited notes that its answer's headers are here, and reports whether it was still waited for.
+func (s *stream) awaited() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.awaiting = false
+	return !s.gaveUp
+}
+
+// stuck gives a request up that waits at an endpoint for nothing, and reports whether to look again.
+func (s *stream) stuck() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.awaiting {
+		return false
+	}
+	if !s.lease.Stuck(s.p.now()) {
+		return true
+	}
+	s.awaiting, s.gaveUp = false, true
+	go s.giveUp() // a send may have to wait for Envoy
+	return false
+}
+
+// giveUp ends the request with an answer that Envoy has not asked for, which it passes on all the same. Envoy can't be
+// told to try another endpoint; the client can, and finds one.
+func (s *stream) giveUp() {
+	e := openai.UpstreamFailed.Errorf("the endpoint makes no progress and has sent nothing of an answer; try again, another can take the request")
+	e.RetryAfter = giveUpRetryAfter
+	a := s.refusal(e)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.over {
+		_ = s.grpc.SendMsg(&a) // where Envoy has gone, the stream hears of it
+	}
+}
+
+// giveUpRetryAfter is told to clients whose endpoint stands still: another is ready.
+const giveUpRetryAfter = time.Second
 
 // send answers Envoy.
 func (s *stream) send(a *answer) error {

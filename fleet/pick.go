@@ -423,6 +423,25 @@ func (l *Lease) Progress(now time.Duration) { l.ep.saw(now) }
 // had no byte from it.
 func (l *Lease) Lost() <-chan struct{} { return l.lost }
 
+// Stuck reports whether the request waits for nothing, if its answer has not begun: its endpoint makes no progress, or
+// has given no sign of life for as long as one may be without progress (PoolConfig.StallAfter), and another may serve.
+// An endpoint that has left the pool, or has no metrics, is not taken to be so. It is for a front door that cannot move
+// the request, and so has to be surer than Lost is.
+func (l *Lease) Stuck(now time.Duration) bool {
+	p, t := l.pool, now.Seconds()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ep, limit := l.ep, p.config().StallAfter.Seconds()
+	if l.done || l.begun || ep.row < 0 || ep.state&route.Unmetered != 0 || t-l.sent <= limit || !p.refuge(t) {
+		return false
+	}
+	alive := time.Duration(ep.lastByte.Load()).Seconds()
+	if !math.IsNaN(ep.readAt) {
+		alive = max(alive, ep.readAt)
+	}
+	return ep.stalled || t-alive > limit
+}
+
 // Ending says how a request at an endpoint ended.
 type Ending uint8
 

@@ -573,3 +573,41 @@ func TestStatus(t *testing.T) {
 		t.Errorf("snapshot: e1 has state %v, want not ready", s.States[1])
 	}
 }
+
+// A front door that cannot move a request ends it only where waiting is in vain: after as long as an endpoint may be
+// without progress, and while another may serve.
+func TestStuck(t *testing.T) {
+	p := newPool(t, 2)
+	names := p.Endpoints()
+	r := short()
+	r.Unseen, r.Streamed = true, true
+	l := pick(t, p, 1, r)
+	there, other := l.Endpoint.Name, names[0].Name
+	if other == there {
+		other = names[1].Name
+	}
+	at := func(now float64, want bool, why string) {
+		t.Helper()
+		if got := l.Stuck(sec(now)); got != want {
+			t.Errorf("at %v s: got stuck %v, want %v: %s", now, got, want, why)
+		}
+	}
+	observe := func(now float64, name string, reading Reading) { p.Observe(sec(now), sec(now), name, reading, nil) }
+	observe(59, other, idle(2000))
+	at(59, false, "less than a minute has passed")
+	observe(70, other, idle(2000))
+	at(70, true, "its endpoint was last heard of a minute and more ago")
+	observe(71, there, working(1, 3000))
+	at(71, false, "the endpoint lives")
+	observe(140, other, idle(2001))
+	observe(140, there, working(1, 3000))
+	at(140, true, "it answers scrapes, and nothing has moved")
+	at(150, false, "nothing was heard of the other, either")
+	observe(151, other, idle(2001))
+	at(151, true, "the other is back")
+	p.SetEndpoints(slices.DeleteFunc(slices.Clone(names), func(e Endpoint) bool { return e.Name == there }))
+	observe(300, other, idle(2002))
+	at(300, false, "it has left the pool, and serves what it has")
+	l.Done(sec(301), Outcome{Ending: Moved})
+	at(302, false, "it is over")
+}
