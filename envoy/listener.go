@@ -27,8 +27,11 @@ import (
 	"github.com/sluice-gateway/sluice/front"
 )
 
-// metadataNamespace is where in metadata the picker and Envoy speak.
-const metadataNamespace = "envoy.lb"
+// metadataNamespace is where in metadata the picker and Envoy speak, extProcFilter the name by which routes set up what asks it.
+const (
+	metadataNamespace = "envoy.lb"
+	extProcFilter     = "envoy.filters.http.ext_proc"
+)
 
 // Limits of connections with clients. A connection's own buffer bounds answers to slow clients; request bodies have
 // their limit in the routes.
@@ -40,6 +43,8 @@ const (
 	headersTimeout     = 10 * time.Second
 	keepAliveTimeout   = 2 * time.Minute
 	headersKilobytes   = 96
+	answerKilobytes    = 1 << 10 // of an engine's headers, as the embedded front door takes them
+	maxHeaders         = 1000    // Envoy's own limit, 100, is met by what tracing and meshes add
 	delayedCloseWindow = time.Second
 )
 
@@ -82,7 +87,9 @@ func (b *builder) manager() *hcmv3.HttpConnectionManager {
 		CommonHttpProtocolOptions: &corev3.HttpProtocolOptions{
 			IdleTimeout:                  durationpb.New(keepAliveTimeout),
 			HeadersWithUnderscoresAction: corev3.HttpProtocolOptions_ALLOW,
+			MaxHeadersCount:              wrapperspb.UInt32(maxHeaders),
 		},
+		HttpProtocolOptions: &corev3.Http1ProtocolOptions{AcceptHttp_10: true, DefaultHostForHttp_10: "gateway"},
 		Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 			MaxConcurrentStreams:        wrapperspb.UInt32(maxStreams),
 			InitialStreamWindowSize:     wrapperspb.UInt32(streamWindow),
@@ -120,7 +127,7 @@ func (b *builder) manager() *hcmv3.HttpConnectionManager {
 			filter("envoy.filters.http.rbac", rules)
 		}
 	}
-	filter("envoy.filters.http.ext_proc", b.extProc())
+	filter(extProcFilter, b.extProc())
 	// After the picker on the way in, so before it on the way out: what an engine says of routing is gone when the picker
 	// says something.
 	filter("envoy.filters.http.header_mutation", &answersv3.HeaderMutation{Mutations: &answersv3.Mutations{ResponseMutations: removals(reservedPrefixes()...)}})
@@ -196,23 +203,13 @@ func leaving(prefix, rest string) string {
 	return prefix + tail
 }
 
-// extProc asks the picker. Its stream stays open to a request's end, since the answer's headers are sent and its body is
-// not: that is how the picker knows when a request has ended.
+// extProc asks the picker. The routes have it asked about answers, too: what has no route is Envoy's own refusal of what can't be
+// read as HTTP, whose connection ends before a picker could answer, and the client would be told nothing.
 func (b *builder) extProc() *extprocv3.ExternalProcessor {
 	ours := &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadataNamespace}}
 	told := &extprocv3.MetadataOptions_MetadataNamespaces{Untyped: []string{metadataNamespace, metadataNamespace + ".subset_hint"}}
-	mode := &extprocv3.ProcessingMode{
-		RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
-		RequestBodyMode:     extprocv3.ProcessingMode_BUFFERED,
-		RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
-		ResponseHeaderMode:  extprocv3.ProcessingMode_SEND,
-		ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
-		ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
-	}
-	if b.o.FullDuplex {
-		mode.RequestBodyMode, mode.RequestTrailerMode = extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED, extprocv3.ProcessingMode_SEND
-		mode.ResponseTrailerMode = extprocv3.ProcessingMode_SEND // or the stream would end with the answer's headers
-	}
+	mode := b.processing()
+	mode.ResponseHeaderMode = extprocv3.ProcessingMode_SKIP
 	return &extprocv3.ExternalProcessor{
 		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: pickerCluster}}},
@@ -225,6 +222,24 @@ func (b *builder) extProc() *extprocv3.ExternalProcessor {
 		MetadataOptions:    &extprocv3.MetadataOptions{ForwardingNamespaces: told, ReceivingNamespaces: ours},
 		ResponseAttributes: []string{"response.code_details"}, // whether an endpoint answered, or Envoy for it
 	}
+}
+
+// processing says what the picker is sent. Its stream stays open to a request's end, since the answer's headers are sent and
+// its body is not: that is how the picker knows when a request has ended.
+func (b *builder) processing() *extprocv3.ProcessingMode {
+	mode := &extprocv3.ProcessingMode{
+		RequestHeaderMode:   extprocv3.ProcessingMode_SEND,
+		RequestBodyMode:     extprocv3.ProcessingMode_BUFFERED,
+		RequestTrailerMode:  extprocv3.ProcessingMode_SKIP,
+		ResponseHeaderMode:  extprocv3.ProcessingMode_SEND,
+		ResponseBodyMode:    extprocv3.ProcessingMode_NONE,
+		ResponseTrailerMode: extprocv3.ProcessingMode_SKIP,
+	}
+	if b.o.FullDuplex {
+		mode.RequestBodyMode, mode.RequestTrailerMode = extprocv3.ProcessingMode_FULL_DUPLEX_STREAMED, extprocv3.ProcessingMode_SEND
+		mode.ResponseTrailerMode = extprocv3.ProcessingMode_SEND // or the stream would end with the answer's headers
+	}
+	return mode
 }
 
 // accessLog is a line of JSON for each request: what it was, where it went and why, and how long that took; never a

@@ -1,7 +1,9 @@
 package envoy
 
 import (
+	"cmp"
 	"fmt"
+	"net/http"
 	"strings"
 
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
@@ -19,6 +21,7 @@ type reply struct {
 	// one. A reply without any of both is for what Envoy may answer beside these.
 	flags, details []string
 	then           openai.Case
+	status         int // another than the case's, unless it is 0
 	// again says when to try again, in seconds; 0 says nothing.
 	again   int
 	message string
@@ -39,7 +42,11 @@ func replies() []reply {
 		{flags: []string{"UO"}, then: openai.Overloaded, again: 1, message: "the endpoints of the model are full; try again"},
 		{flags: []string{"UT", "SI", "DT"}, then: openai.TimedOut, message: "the deadline passed before the answer's end"},
 		{flags: []string{"UF", "UC", "UR", "LR", "UPE", "URX"}, then: openai.UpstreamFailed, message: "the endpoint failed before its first byte and no other could take the request"},
-		{flags: []string{"DPE"}, then: openai.InvalidRequest, message: "the request is not HTTP that can be read"},
+		{details: []string{"http1.headers_too_large", "http1.too_many_headers", "header_mutation_result_exceeds_limit"}, then: openai.InvalidRequest,
+			status: http.StatusRequestHeaderFieldsTooLarge, message: "the request's headers are more than this gateway takes"},
+		// The flag for these, DPE, is set when their answer is made already.
+		{details: []string{"http1.", "http2.", "low_version", "missing_host_header", "missing_path", "path_normalization_failed"}, then: openai.InvalidRequest,
+			message: "the request is not HTTP that can be read"},
 	}
 }
 
@@ -50,7 +57,7 @@ func (b *builder) localReplies() *hcmv3.LocalReplyConfig {
 		e := r.then.Errorf("%s", r.message)
 		m := &hcmv3.ResponseMapper{
 			Filter:     b.filter(r),
-			StatusCode: wrapperspb.UInt32(uint32(e.Status)),
+			StatusCode: wrapperspb.UInt32(uint32(cmp.Or(r.status, e.Status))),
 			BodyFormatOverride: &corev3.SubstitutionFormatString{ContentType: "application/json",
 				Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
 					Specifier: &corev3.DataSource_InlineString{InlineString: strings.ReplaceAll(string(e.JSON()), "%", "%%")}}}},

@@ -4,8 +4,10 @@ import (
 	"time"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -21,7 +23,9 @@ const (
 // routes has one route for each pool, which the picker chooses by a header that no client can send, and one for what the
 // picker has not seen: the failure mode.
 func (b *builder) routes() *routev3.RouteConfiguration {
-	host := &routev3.VirtualHost{Name: "all", Domains: []string{"*"}, RequestBodyBufferLimit: wrapperspb.UInt64(uint64(b.o.MaxBodyBytes))}
+	host := &routev3.VirtualHost{Name: "all", Domains: []string{"*"}, RequestBodyBufferLimit: wrapperspb.UInt64(uint64(b.o.MaxBodyBytes)),
+		TypedPerFilterConfig: map[string]*anypb.Any{extProcFilter: b.pack(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{
+			Overrides: &extprocv3.ExtProcOverrides{ProcessingMode: b.processing()}}})}}
 	for i := range b.o.Pools {
 		host.Routes = append(host.Routes, b.poolRoute(&b.o.Pools[i]))
 	}

@@ -313,10 +313,11 @@ func TestRequestHeaders(t *testing.T) {
 		e := r.envoy(mode)
 		c, _, _ := e.picked(good, "accept-encoding", "gzip", "x-gateway-inference-objective", "urgent", front.WireDestination, "6.6.6.6:666", front.WireBaseModel, "other",
 			front.WireModel, "other", "x-data-parallel-rank", "7", "x-prefiller-host-port", "6.6.6.6:666", "x-envoy-original-path", "/other", "connection", "x-hop", "x-hop", "1",
+			"te", "trailers", "proxy-authorization", "Basic x",
 			"x-session-id", "s", "authorization", "Bearer \xff\xfe", "traceparent", "00-1-2-01", "x-request-id", "bad id <b>")
 		removed := c.GetHeaderMutation().GetRemoveHeaders()
 		slices.Sort(removed)
-		want := []string{"accept-encoding", "x-data-parallel-rank", "x-gateway-inference-objective", "x-hop", "x-prefiller-host-port"}
+		want := []string{"accept-encoding", "proxy-authorization", "te", "x-data-parallel-rank", "x-gateway-inference-objective", "x-hop", "x-prefiller-host-port"}
 		if !slices.Equal(removed, want) {
 			t.Errorf("got %q removed, want %q", removed, want)
 		}

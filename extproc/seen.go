@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sluice-gateway/sluice/fleet"
-	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
 )
 
@@ -169,11 +168,11 @@ func (s *stream) settle() {
 }
 
 // removed lists the client's headers that don't go on, in the form in which Envoy has them. Those that are set stand in their
-// place anyway; what concerns a connection, and what Envoy is told by, is Envoy's to take away.
+// place anyway.
 func (s *stream) removed(set []header) []string {
 	var list []string
 	for name := range s.header {
-		if !s.req.Drops(name) || front.Hop(name) || strings.HasPrefix(name, "X-Envoy-") {
+		if !s.req.Drops(name) || ofEnvoy(name) {
 			continue
 		}
 		lower := strings.ToLower(name)
@@ -186,4 +185,14 @@ func (s *stream) removed(set []header) []string {
 		}
 	}
 	return list
+}
+
+// ofEnvoy reports headers that are Envoy's to take away: by which it frames messages, and is told things. The others that concern a
+// connection it passes on.
+func ofEnvoy(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Envoy-")
 }

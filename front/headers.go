@@ -143,6 +143,12 @@ func (r *Request) CheckHeader() *openai.Error {
 			}
 		}
 	}
+	// Envoy makes one line of two.
+	if kind, _, _ := strings.Cut(r.header.Get("Content-Type"), ";"); strings.Contains(kind, ",") {
+		e := openai.InvalidRequest.Errorf("Content-Type names more than one type")
+		e.Param = "Content-Type"
+		return e
+	}
 	return nil
 }
 

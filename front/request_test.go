@@ -130,6 +130,23 @@ func TestDecideRefuses(t *testing.T) {
 	}
 }
 
+// Two types are refused as two lines and as the one that Envoy makes of them; a comma in a parameter is none of it.
+func TestCheckHeaderTakesOneType(t *testing.T) {
+	d := newDesk(t, Options{})
+	for values, want := range map[[2]string]bool{
+		{"application/json", "application/json"}:                                       true,
+		{"application/json", "text/plain"}:                                             false,
+		{"application/json,text/plain", "application/json,text/plain"}:                 false,
+		{`multipart/form-data; boundary="a,b"`, `multipart/form-data; boundary="a,b"`}: true,
+	} {
+		var r Request
+		d.Begin(&r, http.MethodPost, "/v1/completions", http.Header{"Content-Type": values[:]})
+		if e := r.CheckHeader(); (e == nil) != want {
+			t.Errorf("%q: got %v, want it taken %t", values, e, want)
+		}
+	}
+}
+
 // BenchmarkRequest is everything that a door has done before a request is sent, and after, without what carries bytes.
 func BenchmarkRequest(b *testing.B) {
 	d := newDesk(b, Options{}, fleet.Endpoint{Name: "a", Host: "a:1"}, fleet.Endpoint{Name: "b", Host: "b:1"})
