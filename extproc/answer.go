@@ -20,8 +20,8 @@ type answer struct {
 	add header
 	// reroute has Envoy choose the route anew.
 	reroute bool
-	// body is a piece of a body that goes on in full duplex (streamed), or replaces one that came (replaces): with the answer
-	// to headers, all that has come and will.
+	// body is a piece of a body that goes on in full duplex (streamed), or replaces one that came (replaces): with the
+	// answer to headers, all that has come and will.
 	body               mem.BufferSlice
 	streamed, replaces bool
 	end                bool

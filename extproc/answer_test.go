@@ -51,7 +51,8 @@ func TestServedElsewhere(t *testing.T) {
 	r.atRest()
 }
 
-// What an answer's status, or Envoy's own words, tell of an endpoint: failures put it aside, a client's leaving doesn't.
+// What an answer's status, or Envoy's own words, tell of an endpoint: failures put it aside, a client's leaving
+// doesn't.
 func TestEndings(t *testing.T) {
 	for _, c := range []struct {
 		name, status, details string
@@ -326,8 +327,8 @@ func (s *scripted) SendMsg(m any) error {
 	return nil
 }
 
-// An answer that isn't ready asks for time before Envoy's patience ends, once, and whatever took so long is answered after it
-// (B07).
+// An answer that isn't ready asks for time before Envoy's patience ends, once, and whatever took so long is answered
+// after it (B07).
 func TestWaitingAsksForTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 7 * time.Second
@@ -360,8 +361,8 @@ func TestWaitingAsksForTime(t *testing.T) {
 	})
 }
 
-// A request that waits for an endpoint that stands still is ended where another could take it: Envoy can't be told to move
-// it, and would wait for as long as its idle timeout.
+// A request that waits for an endpoint that stands still is ended where another could take it: Envoy can't be told to
+// move it, and would wait for as long as its idle timeout.
 func TestGivesUpWhereNothingMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

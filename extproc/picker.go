@@ -23,9 +23,9 @@ import (
 type Options struct {
 	front.Options
 
-	// Patience is after how long Envoy is asked for more time for an answer that isn't ready; it has to be less than Envoy's
-	// message_timeout. MaxWait is how much is asked for; it must not be more than Envoy's max_message_timeout. Defaults: 2 s
-	// and 30 min.
+	// Patience is after how long Envoy is asked for more time for an answer that isn't ready; it has to be less than
+	// Envoy's message_timeout. MaxWait is how much is asked for; it must not be more than Envoy's max_message_timeout.
+	// Defaults: 2 s and 30 min.
 	Patience, MaxWait time.Duration
 	// SeeAnswers is the share of requests, 0 to 1, whose answers Envoy is asked to show, for first-token times and token
 	// counts in the metrics. Each piece of an answer that is seen costs Envoy and the picker some 40 µs.

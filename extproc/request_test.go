@@ -25,8 +25,8 @@ func both(t *testing.T, f func(t *testing.T, mode filter.ProcessingMode_BodySend
 	}
 }
 
-// The protocol's row "destination endpoint": the same list in the header and in metadata, the fallbacks in order behind the
-// one that is picked (R09), no other address, and the route chosen anew.
+// The protocol's row "destination endpoint": the same list in the header and in metadata, the fallbacks in order behind
+// the one that is picked (R09), no other address, and the route chosen anew.
 func TestPick(t *testing.T) {
 	both(t, func(t *testing.T, mode filter.ProcessingMode_BodySendMode) {
 		r := newRig(t, Options{})
@@ -77,8 +77,8 @@ func inFlight(r *rig, endpoint string) int {
 	return 0
 }
 
-// In full duplex nothing goes on before the body is here, its bytes are the client's (B32), and pieces are small. One that trailers
-// follow (Z14) goes back whole, or it would reach its endpoint twice where Envoy retries (B05).
+// In full duplex nothing goes on before the body is here, its bytes are the client's (B32), and pieces are small. One
+// that trailers follow (Z14) goes back whole, or it would reach its endpoint twice where Envoy retries (B05).
 func TestFullDuplexEchoes(t *testing.T) {
 	r := newRig(t, Options{})
 	e := r.envoy(duplex)
@@ -306,7 +306,8 @@ func TestWrongModes(t *testing.T) {
 	r.atRest()
 }
 
-// What a client may not say is taken away (H12, H13), what disturbs streams, too (H11), and all else stays (H15, H17, H18).
+// What a client may not say is taken away (H12, H13), what disturbs streams, too (H11), and all else stays (H15, H17,
+// H18).
 func TestRequestHeaders(t *testing.T) {
 	both(t, func(t *testing.T, mode filter.ProcessingMode_BodySendMode) {
 		r := newRig(t, Options{})
@@ -385,7 +386,8 @@ func TestSubset(t *testing.T) {
 	r.atRest()
 }
 
-// Two requests at once with the same x-request-id don't meet (S13, S14), and many at once leave nothing behind (P07, R14).
+// Two requests at once with the same x-request-id don't meet (S13, S14), and many at once leave nothing behind (P07,
+// R14).
 func TestAtOnce(t *testing.T) {
 	r := newRig(t, Options{})
 	var all sync.WaitGroup
@@ -469,7 +471,8 @@ func TestRewrite(t *testing.T) {
 	})
 }
 
-// As a body-based router alone: model and base model in headers, nothing picked, and what no pool serves left to the catch-all.
+// As a body-based router alone: model and base model in headers, nothing picked, and what no pool serves left to the
+// catch-all.
 func TestSelectOnly(t *testing.T) {
 	both(t, func(t *testing.T, mode filter.ProcessingMode_BodySendMode) {
 		p := pool("pool", "base")

@@ -337,8 +337,8 @@ func setBy(m *pb.HeaderMutation) map[string]string {
 
 const good = `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 
-// picked sends a chat completion as the mode has it and returns how it goes on: the mutation, the metadata's destination, and
-// the body where that comes back.
+// picked sends a chat completion as the mode has it and returns how it goes on: the mutation, the metadata's
+// destination, and the body where that comes back.
 func (e *envoy) picked(body string, pairs ...string) (*pb.CommonResponse, string, string) {
 	e.t.Helper()
 	e.chat(pairs...)

@@ -167,8 +167,8 @@ func (s *stream) settle() {
 	}
 }
 
-// removed lists the client's headers that don't go on, in the form in which Envoy has them. Those that are set stand in their
-// place anyway.
+// removed lists the client's headers that don't go on, in the form in which Envoy has them. Those that are set stand in
+// their place anyway.
 func (s *stream) removed(set []header) []string {
 	var list []string
 	for name := range s.header {
@@ -187,8 +187,8 @@ func (s *stream) removed(set []header) []string {
 	return list
 }
 
-// ofEnvoy reports headers that are Envoy's to take away: by which it frames messages, and is told things. The others that concern a
-// connection it passes on.
+// ofEnvoy reports headers that are Envoy's to take away: by which it frames messages, and is told things. The others
+// that concern a connection it passes on.
 func ofEnvoy(name string) bool {
 	switch name {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Transfer-Encoding", "Upgrade", "Trailer":

@@ -67,8 +67,8 @@ type stream struct {
 	over       bool
 }
 
-// take does with a message what it asks for. The stream goes on unless an error or an immediate answer has ended it. What
-// comes twice, as the last piece of a body does with some releases, or late, has been answered.
+// take does with a message what it asks for. The stream goes on unless an error or an immediate answer has ended it.
+// What comes twice, as the last piece of a body does with some releases, or late, has been answered.
 func (s *stream) take() (on bool, err error) {
 	m := &s.in
 	if m.unheard {
@@ -98,8 +98,8 @@ func (s *stream) take() (on bool, err error) {
 	return true, nil
 }
 
-// trailers takes the request's trailers, which in full duplex end its body. If there is one, the headers' answer has replaced it,
-// and Envoy takes none to the trailers.
+// trailers takes the request's trailers, which in full duplex end its body. If there is one, the headers' answer has
+// replaced it, and Envoy takes none to the trailers.
 func (s *stream) trailers() (on bool, err error) {
 	switch {
 	case s.phase == sending && s.mode != modeDuplex:
@@ -279,7 +279,7 @@ func (s *stream) pass() error {
 	s.parts = nil
 	blocks, ends := s.blocks()
 	s.req.Free()
-	s.req.Want.Blocks, s.req.Want.Ends, s.req.Want.Head = blocks, ends, nil
+	s.req.Want.Blocks, s.req.Want.Ends = blocks, ends
 	s.phase = sent
 	defer s.await()
 	switch {
@@ -291,8 +291,8 @@ func (s *stream) pass() error {
 		return s.send(&a)
 	}
 	if s.in.kind == requestTrailers {
-		// Sent back in pieces, a body that trailers follow reaches its endpoint twice where the route has retries: Envoy holds
-		// the pieces for them, and passes what it holds on once more with the trailers.
+		// Sent back in pieces, a body that trailers follow reaches its endpoint twice where the route has retries: Envoy
+		// holds the pieces for them, and passes what it holds on once more with the trailers.
 		a.replaces, a.body = len(body) > 0, body
 		return s.send(&a)
 	}
@@ -303,8 +303,8 @@ func (s *stream) pass() error {
 	return s.echo(requestBody, body, true)
 }
 
-// copied is what goes on in place of what came. It lies in memory that others hold, so it is copied, which is a small part of
-// what Envoy does with it.
+// copied is what goes on in place of what came. It lies in memory that others hold, so it is copied, which is a small
+// part of what Envoy does with it.
 func copied(body *openai.Body) mem.BufferSlice {
 	var out mem.BufferSlice
 	r := body.Reader()

@@ -8,9 +8,9 @@ import (
 	"os"
 )
 
-// LoadTLS makes the settings of a server whose certificate and key are files, which asks for certificates of an authority
-// if that is named, too. The files are read again for every connection, of which an Envoy makes few, so that they may be renewed while
-// the picker runs. It is nil if no file is named.
+// LoadTLS makes the settings of a server whose certificate and key are files, which asks for certificates of an
+// authority if that is named, too. The files are read again for every connection, of which an Envoy makes few, so that
+// they may be renewed while the picker runs. It is nil if no file is named.
 func LoadTLS(cert, key, authority string) (*tls.Config, error) {
 	switch {
 	case cert == "" && key == "" && authority == "":

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// waits looks at all streams that wait for something, again and again: a timer for each would cost more than most of them
-// do. Its goroutine runs while there are any.
+// waits looks at all streams that wait for something, again and again: a timer for each would cost more than most of
+// them do. Its goroutine runs while there are any.
 type waits struct {
 	// look deals with a stream, and reports whether to look at it again.
 	look func(s *stream) (again bool)
@@ -21,7 +21,8 @@ type waits struct {
 // emptyRounds is after how many looks that found nothing the goroutine ends.
 const emptyRounds = 10
 
-// add has a stream looked at until it needs it no more. every is the time between two looks, as the first that is added says.
+// add has a stream looked at until it needs it no more. every is the time between two looks, as the first that is added
+// says.
 func (w *waits) add(s *stream, every time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,8 +67,8 @@ func (s *stream) startWork() {
 	s.p.late.add(s, s.set.Patience/4)
 }
 
-// late asks for more time if the answer has taken the stream's patience, and reports whether to look again. Who holds the
-// lock sends, for as long as Envoy makes it wait: that one needs no more time, and the others can't wait for it.
+// late asks for more time if the answer has taken the stream's patience, and reports whether to look again. Who holds
+// the lock sends, for as long as Envoy makes it wait: that one needs no more time, and the others can't wait for it.
 func (s *stream) late() bool {
 	if !s.mu.TryLock() {
 		return false

@@ -1,11 +1,13 @@
-// Package front is what the front doors have in common: what they make of a request before it goes anywhere, and what they
-// count of it until its end.
+// Package front is what the front doors have in common: what they make of a request before it goes anywhere, and what
+// they count of it until its end.
 //
-// A door brings a request's method, path, headers and body, however it came by them; a Desk tells whether the path is open,
-// which pool serves it and at which endpoint, what is told to the engine beside what the client sent, and what the client is
-// told where nothing can be done. How bytes travel, how often and where to they are sent again is the doors' own.
+// A door brings a request's method, path, headers and body, however it came by them; a Desk tells whether the path is
+// open, which pool serves it and at which endpoint, what is told to the engine beside what the client sent, and what
+// the client is told where nothing can be done. How bytes travel, how often and where to they are sent again is the
+// doors' own.
 //
-// It promises that a request is admitted, read, routed, counted and reported in the same way whichever door it came through.
+// It promises that a request is admitted, read, routed, counted and reported in the same way whichever door it came
+// through.
 package front
 
 import (
@@ -30,7 +32,8 @@ type Options struct {
 	// MiB and 1 GiB.
 	MaxBodyBytes, BodyBudget int64
 
-	// RouteTimeouts bound whole requests by the name of the pool; none for pools that are missing or have 0. The doors keep them.
+	// RouteTimeouts bound whole requests by the name of the pool; none for pools that are missing or have 0. The doors
+	// keep them.
 	RouteTimeouts map[string]time.Duration
 	// Sessions says where sessions are told, by the name of the pool; none for pools that are missing.
 	Sessions map[string]SessionSource
@@ -76,7 +79,8 @@ type Ended struct {
 	// PromptTokens, CachedTokens and OutputTokens are the engine's report; without one, OutputTokens is the number of
 	// events with output and the others are 0.
 	PromptTokens, CachedTokens, OutputTokens int
-	// ExpectedTokens is how many prompt tokens the endpoint was expected to find in its cache, 0 without the engine's report.
+	// ExpectedTokens is how many prompt tokens the endpoint was expected to find in its cache, 0 without the engine's
+	// report.
 	ExpectedTokens int
 }
 
@@ -91,7 +95,8 @@ type settings struct {
 	rewrites rewrites
 }
 
-// Desk is where the requests of one or more doors are taken in. Make one with New; all methods may be called by any goroutine.
+// Desk is where the requests of one or more doors are taken in. Make one with New; all methods may be called by any
+// goroutine.
 type Desk struct {
 	fleet     *fleet.Fleet
 	now       func() time.Duration
@@ -102,8 +107,8 @@ type Desk struct {
 	scratches sync.Pool // *openai.Scratch
 }
 
-// New makes a desk for the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics are
-// registered with reg, which must not hold another Desk's.
+// New makes a desk for the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics
+// are registered with reg, which must not hold another Desk's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Desk {
 	d := &Desk{fleet: f, now: now, log: log}
 	d.scratches.New = func() any { return new(openai.Scratch) }

@@ -20,7 +20,8 @@ const (
 	HeaderRank = "X-Data-Parallel-Rank"
 )
 
-// The same headers, and those by which only Envoy and a picker speak, in the form that HTTP/2 and Envoy's metadata have.
+// The same headers, and those by which only Envoy and a picker speak, in the form that HTTP/2 and Envoy's metadata
+// have.
 const (
 	WireRequestID   = "x-request-id"
 	WireModel       = "x-gateway-model-name"
@@ -72,8 +73,8 @@ func Hop(name string) bool {
 	return false
 }
 
-// ReservedPrefixes are how the names of headers begin that only a gateway may send, in canonical form: to Envoy, where a
-// request goes, its priority and its fairness.
+// ReservedPrefixes are how the names of headers begin that only a gateway may send, in canonical form: to Envoy, where
+// a request goes, its priority and its fairness.
 func ReservedPrefixes() [4]string { return [...]string{"X-Envoy-", "X-Gateway-", "X-Llm-D-", "X-Slo-"} }
 
 // ReservedNames are the other headers that only a gateway may send, in canonical form. Those that end in -Host-Port and
@@ -103,8 +104,8 @@ func Reserved(name string) bool {
 // maxOptions bounds what a Connection header may name; nobody names more than a handful.
 const maxOptions = 64
 
-// ConnectionOptions is the set of headers that a Connection header names, in canonical form. It reports false when there are
-// too many.
+// ConnectionOptions is the set of headers that a Connection header names, in canonical form. It reports false when
+// there are too many.
 func ConnectionOptions(connection []string) (map[string]bool, bool) {
 	var named map[string]bool
 	n := 0
@@ -152,10 +153,10 @@ func (r *Request) CheckHeader() *openai.Error {
 	return nil
 }
 
-// Drops reports whether a header that the client sent does not go on to an engine: it concerns the connection, is a gateway's
-// to send, or is one of those that EngineHeaders gives. Nor does Expect, which is answered by taking the body, or
-// Accept-Encoding: a stream must be readable to be ended well and counted, and engines compress nothing else worth having. Of a
-// body that Decide has rewritten, the coding and digests are gone.
+// Drops reports whether a header that the client sent does not go on to an engine: it concerns the connection, is a
+// gateway's to send, or is one of those that EngineHeaders gives. Nor does Expect, which is answered by taking the
+// body, or Accept-Encoding: a stream must be readable to be ended well and counted, and engines compress nothing else
+// worth having. Of a body that Decide has rewritten, the coding and digests are gone.
 func (r *Request) Drops(name string) bool {
 	switch name {
 	case HeaderModel, "Expect", "Accept-Encoding":
@@ -192,8 +193,8 @@ func rankAt(e *fleet.Endpoint) int {
 	return e.Rank - e.FirstRank
 }
 
-// AnswerHeaders appends the headers that the gateway itself sends with an endpoint's answer, in place of any that came with
-// it. Its Cookie is beside what the engine sets.
+// AnswerHeaders appends the headers that the gateway itself sends with an endpoint's answer, in place of any that came
+// with it. Its Cookie is beside what the engine sets.
 func (r *Request) AnswerHeaders(l *fleet.Lease, to []Header) []Header {
 	to = append(to, Header{HeaderRequestID, r.ID})
 	if r.set.HideEndpoint {

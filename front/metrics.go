@@ -300,8 +300,8 @@ func (r *Request) Aborted() {
 	r.desk.metrics.aborts.WithLabelValues(r.Pool.Name(), r.Path.Operation).Inc()
 }
 
-// BookUsage counts the tokens that the engine reported, and beside those from its cache how many the endpoint was expected
-// to have; and puts them down for the lease's end.
+// BookUsage counts the tokens that the engine reported, and beside those from its cache how many the endpoint was
+// expected to have; and puts them down for the lease's end.
 func (r *Request) BookUsage(u *openai.UsageReader, o *fleet.Outcome, expected int) {
 	usage := u.Usage()
 	o.PromptTokens, o.OutputTokens = usage.PromptTokens, usage.OutputTokens

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// Models is the answer to /v1/models as JSON, the union over the pools that have a ready endpoint, and to /v1/models/{id}
-// one of it.
+// Models is the answer to /v1/models as JSON, the union over the pools that have a ready endpoint, and to
+// /v1/models/{id} one of it.
 func (r *Request) Models() ([]byte, *openai.Error) {
 	var lists [][]openai.Model
 	for _, p := range r.desk.fleet.Pools() {

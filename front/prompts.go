@@ -23,8 +23,8 @@ const (
 	maxPrompt = 2 << 20
 )
 
-// wantTokens lets the tokens of the prompt be found out, where the pool wants them, beside the request's way. Prompts that wait for that hold
-// their bodies; half of the memory for bodies is left to requests.
+// wantTokens lets the tokens of the prompt be found out, where the pool wants them, beside the request's way. Prompts
+// that wait for that hold their bodies; half of the memory for bodies is left to requests.
 func (r *Request) wantTokens(lease *fleet.Lease) {
 	op := r.Path.Operation
 	if r.set.Prompt == nil || r.media || len(r.Want.Blocks) == 0 || r.Want.PromptBytes < minPrompt || r.Body.Len() > maxPrompt ||

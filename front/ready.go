@@ -20,8 +20,8 @@ type poolReadiness struct {
 	Ready bool   `json:"ready"`
 }
 
-// Readiness says whether requests are welcome, and as JSON why: the gateway is not draining, and at least one pool has an
-// endpoint for them. One pool without endpoints must not take the others out of traffic.
+// Readiness says whether requests are welcome, and as JSON why: the gateway is not draining, and at least one pool has
+// an endpoint for them. One pool without endpoints must not take the others out of traffic.
 func (d *Desk) Readiness(draining bool) ([]byte, bool) {
 	body := readiness{Draining: draining, Pools: []poolReadiness{}}
 	for _, p := range d.fleet.Pools() {

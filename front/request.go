@@ -17,11 +17,11 @@ import (
 )
 
 // Request is one request from its headers to its end. A door takes it through Begin, Admit, CheckHeader, ReadBody or
-// HoldBody, and Decide, sends it, and calls End, at the latest when nothing more of it will be seen. Fields are for reading,
-// except where they say otherwise. One goroutine at a time may use it.
+// HoldBody, and Decide, sends it, and calls End, at the latest when nothing more of it will be seen. Fields are for
+// reading, except where they say otherwise. One goroutine at a time may use it.
 type Request struct {
-	// ID is its x-request-id: the client's, where that is usable, else a new one. It identifies the request to people only: no
-	// state goes by it, so two requests with one id don't meet.
+	// ID is its x-request-id: the client's, where that is usable, else a new one. It identifies the request to people
+	// only: no state goes by it, so two requests with one id don't meet.
 	ID string
 	// Start is when it began, on the desk's clock.
 	Start time.Duration
@@ -35,9 +35,9 @@ type Request struct {
 	Unseen bool
 	Subset []string
 
-	// Body is what goes to an engine, nil for nothing, and from Free on. Until Decide it is what the client sent; Rewritten says
-	// that it is not from then on: it names another model, and has lost its coding if it came with one, so that its length is
-	// another.
+	// Body is what goes to an engine, nil for nothing, and from Free on. Until Decide it is what the client sent;
+	// Rewritten says that it is not from then on: it names another model, and has lost its coding if it came with one, so
+	// that its length is another.
 	Body      *openai.Body
 	Rewritten bool
 
@@ -70,11 +70,12 @@ type Request struct {
 	over     bool
 }
 
-// RetryAfter is told to clients when no endpoint is ready: engines that restart take longer, readings that are late do not.
+// RetryAfter is told to clients when no endpoint is ready: engines that restart take longer, readings that are late do
+// not.
 const RetryAfter = 2 * time.Second
 
-// Begin takes a request in. path is decoded and without query; header has names in canonical form and is not written to, nor
-// may others write to it while the request lasts. r must be zero.
+// Begin takes a request in. path is decoded and without query; header has names in canonical form and is not written
+// to, nor may others write to it while the request lasts. r must be zero.
 func (d *Desk) Begin(r *Request, method, path string, header http.Header) {
 	r.desk, r.set, r.method, r.url, r.header = d, d.settings.Load(), method, path, header
 	r.Start = d.now()
@@ -149,8 +150,8 @@ func (r *Request) HoldBody(parts [][]byte, done func()) *openai.Error {
 	return nil
 }
 
-// Decide finds out what the request asks for and which pool serves it, has an endpoint chosen and the request counted there,
-// or says what the client is told instead.
+// Decide finds out what the request asks for and which pool serves it, has an endpoint chosen and the request counted
+// there, or says what the client is told instead.
 func (r *Request) Decide() (*fleet.Lease, *openai.Error) {
 	began := r.desk.now()
 	if e := r.Understand(); e != nil {
@@ -184,8 +185,8 @@ func (r *Request) fields() (req openai.Request, e *openai.Error) {
 	return req, nil
 }
 
-// Understand finds out what the request asks for and which pool serves it, or says what the client is told instead. It is the
-// first part of Decide, for a door that decides nothing.
+// Understand finds out what the request asks for and which pool serves it, or says what the client is told instead. It
+// is the first part of Decide, for a door that decides nothing.
 func (r *Request) Understand() *openai.Error {
 	if r.Body == nil && r.Path.Body {
 		return openai.InvalidRequest.Errorf("the request body is empty; send one JSON object")
@@ -282,9 +283,9 @@ func (r *Request) target(keeps *fleet.Pool) (fleet.Target, *openai.Error) {
 	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %.100q; GET /v1/models lists what is served", r.Model)
 }
 
-// Pick has an endpoint chosen and the request counted there; nil when none is left. waiting says that the request is with an
-// endpoint still and asks for a better place: finding none is no news then, and is not recorded. Another goroutine may call it while
-// the request's own waits.
+// Pick has an endpoint chosen and the request counted there; nil when none is left. waiting says that the request is
+// with an endpoint still and asks for a better place: finding none is no news then, and is not recorded. Another
+// goroutine may call it while the request's own waits.
 func (r *Request) Pick(waiting bool) *fleet.Lease {
 	lease, choice := r.Pool.Pick(r.desk.now(), &r.Want)
 	if choice.View != nil && (lease != nil || !waiting) {
@@ -310,7 +311,7 @@ func (r *Request) record(choice fleet.Choice, lease *fleet.Lease) *route.Record 
 // hour. Calling it again does nothing.
 func (r *Request) Free() {
 	if r.scratch != nil {
-		r.Want.Blocks = nil
+		r.Want.Blocks, r.Want.Ends, r.Want.Head = nil, nil, nil
 		r.scratch.Reset()
 		r.desk.scratches.Put(r.scratch)
 		r.scratch = nil

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// Rewrite is a set of rules by which requests go on under the name of another model. A rule sees the requests that name a
-// model or adapter of its pool, and those that name what it matches and no pool serves. Of the rules that match a
+// Rewrite is a set of rules by which requests go on under the name of another model. A rule sees the requests that name
+// a model or adapter of its pool, and those that name what it matches and no pool serves. Of the rules that match a
 // request the first in Options counts, those that match by name before those that match all; what it makes of the
 // request is not matched again.
 type Rewrite struct {
@@ -93,8 +93,8 @@ func (w *rewrites) rule(pool *fleet.Pool, model string) *rule {
 	return w.general[pool.Name()]
 }
 
-// choose picks a target by a key, for one key always the same. While the targets' order stays and weights move from one to the
-// next, only as many keys change as the weights do.
+// choose picks a target by a key, for one key always the same. While the targets' order stays and weights move from one
+// to the next, only as many keys change as the weights do.
 func (r *rule) choose(key string) string {
 	sum := sha256.Sum256([]byte(r.name + "\x00" + key))
 	at, _ := bits.Mul64(binary.BigEndian.Uint64(sum[:]), r.total)
@@ -107,8 +107,9 @@ func (r *rule) choose(key string) string {
 	return r.targets[len(r.targets)-1].Model
 }
 
-// rewrite gives the request the name that it goes on under, and its body, where that has a model. Requests of one session share
-// their choice; those without are told apart by their id, so that whoever asks again with the same gets the same.
+// rewrite gives the request the name that it goes on under, and its body, where that has a model. Requests of one
+// session share their choice; those without are told apart by their id, so that whoever asks again with the same gets
+// the same.
 func (r *Request) rewrite(inBody bool) *openai.Error {
 	r.Model = r.Asked
 	if len(r.set.Rewrites) == 0 {

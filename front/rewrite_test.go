@@ -75,8 +75,9 @@ func to(models ...string) []RewriteTarget {
 	return out
 }
 
-// Exact rules go before those for all, earlier ones before later ones; a rule sees its pool's requests and names that nobody
-// serves; what it gives is what is looked up, counted as asked for, and told to the engine; and it is applied once.
+// Exact rules go before those for all, earlier ones before later ones; a rule sees its pool's requests and names that
+// nobody serves; what it gives is what is looked up, counted as asked for, and told to the engine; and it is applied
+// once.
 func TestRewrites(t *testing.T) {
 	rules := []Rewrite{
 		{Name: "all", Pool: "b", Rules: []RewriteRule{{Targets: to("tuned")}, {Targets: to("never")}}},
@@ -137,7 +138,8 @@ func TestRewrittenDropsItsCoding(t *testing.T) {
 	}
 }
 
-// Weights hold; who asks again with the same id or session gets the same; moving weight moves no more requests than that.
+// Weights hold; who asks again with the same id or session gets the same; moving weight moves no more requests than
+// that.
 func TestRewriteShares(t *testing.T) {
 	share := func(weights ...int) *Desk {
 		rule := RewriteRule{Models: []string{"alias"}}

@@ -57,8 +57,8 @@ func (t *throttle) prune(there map[string]bool) {
 	}
 }
 
-// Complain logs a request that the gateway could not serve, or not to its end. Good requests are not logged. cause is one of a
-// fixed set of words or sentences; endpoint is the last that was tried, empty for none.
+// Complain logs a request that the gateway could not serve, or not to its end. Good requests are not logged. cause is
+// one of a fixed set of words or sentences; endpoint is the last that was tried, empty for none.
 func (r *Request) Complain(ctx context.Context, message, cause, endpoint string, status int) {
 	k := kind{cause: cause}
 	if r.Pool != nil {

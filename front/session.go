@@ -23,8 +23,8 @@ func (r *Request) session() {
 	}
 }
 
-// sessionID is the id of the request's session as the pool has it told, empty for none. Where there is a cookie to tell it and
-// the request has none, a new one is made up, which the answer sets.
+// sessionID is the id of the request's session as the pool has it told, empty for none. Where there is a cookie to tell
+// it and the request has none, a new one is made up, which the answer sets.
 func (r *Request) sessionID(pool string) string {
 	s := r.set.Sessions[pool]
 	id := ""
@@ -50,8 +50,8 @@ func (r *Request) cookieID(name string) string {
 	return r.Cookie.Value
 }
 
-// hashSession is never 0. All replicas have to agree in it, so that it has no key; what keeps a client from making up an id that is taken for
-// another's is that nobody can turn SHA-256 around.
+// hashSession is never 0. All replicas have to agree in it, so that it has no key; what keeps a client from making up
+// an id that is taken for another's is that nobody can turn SHA-256 around.
 func hashSession(id string) uint64 {
 	sum := sha256.Sum256([]byte(id))
 	return binary.BigEndian.Uint64(sum[:]) | 1

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-gateway/sluice/openai"
 )
 
-// holder looks up which pool and endpoint keep the response that the request is about or continues; nil and empty where there
-// is none or that isn't known, which is noted.
+// holder looks up which pool and endpoint keep the response that the request is about or continues; nil and empty where
+// there is none or that isn't known, which is noted.
 func (r *Request) holder(req *openai.Request) (*fleet.Pool, string) {
 	id := req.PreviousResponseID
 	if r.Path.Stateful {
@@ -22,8 +22,8 @@ func (r *Request) holder(req *openai.Request) (*fleet.Pool, string) {
 	return p, endpoint
 }
 
-// Store notes where a new response lives. piece is the first of the answer, not compressed: the response's identifier comes
-// first in what engines write, and inside a string of JSON its quotes would be escaped.
+// Store notes where a new response lives. piece is the first of the answer, not compressed: the response's identifier
+// comes first in what engines write, and inside a string of JSON its quotes would be escaped.
 func (r *Request) Store(piece []byte, lease *fleet.Lease) {
 	if r.Path.Operation != "responses" || r.Path.Stateful {
 		return
