@@ -45,9 +45,8 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 	}
 	if b.o.FailureMode == FailOpen {
 		list = append(list, b.open(&b.o.Pools[0]))
-	} else {
-		list = append(list, &clusterv3.Cluster{Name: closedCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}})
 	}
+	list = append(list, &clusterv3.Cluster{Name: closedCluster, ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}})
 	if b.o.JWT != nil {
 		list = append(list, b.jwks())
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/sluice-gateway/sluice/front"
+	"github.com/sluice-gateway/sluice/openai"
 )
 
 // Pauses before a retry, which Envoy draws by chance between 0 and a bound that doubles.
@@ -29,7 +30,7 @@ func (b *builder) routes() *routev3.RouteConfiguration {
 	for i := range b.o.Pools {
 		host.Routes = append(host.Routes, b.poolRoute(&b.o.Pools[i]))
 	}
-	host.Routes = append(host.Routes, b.lastRoute())
+	host.Routes = append(append(host.Routes, b.openRoutes()...), b.closedRoute())
 	return &routev3.RouteConfiguration{Name: routesName, VirtualHosts: []*routev3.VirtualHost{host}, ValidateClusters: wrapperspb.Bool(false)}
 }
 
@@ -72,14 +73,12 @@ func (b *builder) action(cluster string, p *Pool) *routev3.RouteAction {
 	return a
 }
 
-// lastRoute is for requests that the picker has not seen, or not yet. Closed, it leads nowhere: to a cluster without
-// members rather than to a direct response, since a limit on bodies holds on routes to clusters only. Open, there is one
-// pool, whose configured endpoints get the requests in turn, each a retry's next.
-func (b *builder) lastRoute() *routev3.Route {
-	r := &routev3.Route{Name: "unpicked", Match: everything()}
+// openRoutes are for requests that the picker has not seen, or not yet, where a gateway fails open: there is one pool, whose
+// configured endpoints get the requests in turn, each a retry's next. Which paths are open is the picker's to say, too:
+// without it those of the API are that need no endpoint in particular, and nothing of engines' administration is.
+func (b *builder) openRoutes() []*routev3.Route {
 	if b.o.FailureMode != FailOpen {
-		r.Action = &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: closedCluster}}}
-		return r
+		return nil
 	}
 	a := b.action(openCluster, &b.o.Pools[0])
 	if a.RetryPolicy != nil {
@@ -87,8 +86,19 @@ func (b *builder) lastRoute() *routev3.Route {
 			ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: b.pack(&previousv3.PreviousHostsPredicate{})}}}
 		a.RetryPolicy.HostSelectionRetryMaxAttempts = 5
 	}
-	r.Action = &routev3.Route_Route{Route: a}
-	return r
+	var list []*routev3.Route
+	for _, path := range openai.FixedPaths() {
+		list = append(list, &routev3.Route{Name: "unpicked", Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
+			Action: &routev3.Route_Route{Route: a}})
+	}
+	return list
+}
+
+// closedRoute is for all other requests that the picker has not seen, or not yet. It leads nowhere: to a cluster without
+// members rather than to a direct response, since a limit on bodies holds on routes to clusters only.
+func (b *builder) closedRoute() *routev3.Route {
+	return &routev3.Route{Name: "unpicked", Match: everything(),
+		Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: closedCluster}}}}
 }
 
 // clusterOf is the name of a pool's cluster.

@@ -24,7 +24,7 @@ func PathOf(path string) (Path, bool) {
 	if rest, ok := strings.CutPrefix(path, "/v1/responses/"); ok {
 		return responsePath(rest)
 	}
-	if id, ok := strings.CutPrefix(path, "/v1/models/"); ok && modelPath(id) {
+	if id, ok := strings.CutPrefix(path, pathModels+"/"); ok && modelPath(id) {
 		return Path{Operation: "models"}, true
 	}
 	return Path{}, false
@@ -40,56 +40,51 @@ func modelPath(id string) bool {
 	return true
 }
 
-func fixedPath(path string) (Path, bool) {
-	op := ""
-	switch path {
-	case "/v1/chat/completions":
-		op = "chat_completions"
-	case "/v1/completions":
-		op = "completions"
-	case "/v1/responses":
-		op = "responses"
-	case "/v1/embeddings":
-		op = "embeddings"
-	case "/v1/messages":
-		op = "messages"
-	case "/v1/messages/count_tokens", "/v1/responses/input_tokens":
-		op = "count_tokens"
-	case "/v1/models":
-		return Path{Operation: "models"}, true
-	default:
-		return secondaryPath(path)
+// fixedPaths are the paths with a body, in the order in which they are asked for most. The latter ones are what engines
+// serve beside the generative calls, some of it also without the version, as vLLM does.
+func fixedPaths() [27]struct{ path, operation string } {
+	return [...]struct{ path, operation string }{
+		{"/v1/chat/completions", "chat_completions"},
+		{"/v1/completions", "completions"},
+		{"/v1/responses", "responses"},
+		{"/v1/embeddings", "embeddings"},
+		{"/v1/messages", "messages"},
+		{"/v1/messages/count_tokens", "count_tokens"},
+		{"/v1/responses/input_tokens", "count_tokens"},
+		{"/v1/rerank", "rerank"}, {"/v2/rerank", "rerank"}, {"/rerank", "rerank"},
+		{"/v1/score", "score"}, {"/score", "score"},
+		{"/v1/classify", "classify"}, {"/classify", "classify"},
+		{"/v1/pooling", "pooling"}, {"/pooling", "pooling"},
+		{"/v1/moderations", "moderations"},
+		{"/v1/audio/transcriptions", "audio_transcriptions"}, {"/v1/audio/translations", "audio_transcriptions"},
+		{"/v1/audio/speech", "audio_speech"},
+		{"/v1/images/generations", "images"}, {"/v1/images/edits", "images"}, {"/v1/images/variations", "images"},
+		{"/v1/tokenize", "tokenize"}, {"/v1/detokenize", "tokenize"}, {"/tokenize", "tokenize"}, {"/detokenize", "tokenize"},
 	}
-	return Path{Operation: op, Body: true}, true
 }
 
-// secondaryPath holds what engines serve beside the generative calls, some of it also without the version, as vLLM
-// does.
-func secondaryPath(path string) (Path, bool) {
-	op := ""
-	switch path {
-	case "/v1/rerank", "/v2/rerank", "/rerank":
-		op = "rerank"
-	case "/v1/score", "/score":
-		op = "score"
-	case "/v1/classify", "/classify":
-		op = "classify"
-	case "/v1/pooling", "/pooling":
-		op = "pooling"
-	case "/v1/moderations":
-		op = "moderations"
-	case "/v1/audio/transcriptions", "/v1/audio/translations":
-		op = "audio_transcriptions"
-	case "/v1/audio/speech":
-		op = "audio_speech"
-	case "/v1/images/generations", "/v1/images/edits", "/v1/images/variations":
-		op = "images"
-	case "/v1/tokenize", "/v1/detokenize", "/tokenize", "/detokenize":
-		op = "tokenize"
-	default:
-		return Path{}, false
+// pathModels lists models.
+const pathModels = "/v1/models"
+
+// FixedPaths are the paths of the table that are open as they are, without an identifier in them.
+func FixedPaths() []string {
+	list := []string{pathModels}
+	for _, row := range fixedPaths() {
+		list = append(list, row.path)
 	}
-	return Path{Operation: op, Body: true}, true
+	return list
+}
+
+func fixedPath(path string) (Path, bool) {
+	if path == pathModels {
+		return Path{Operation: "models"}, true
+	}
+	for _, row := range fixedPaths() {
+		if row.path == path {
+			return Path{Operation: row.operation, Body: true}, true
+		}
+	}
+	return Path{}, false
 }
 
 // responsePath knows /v1/responses/{id} and the two calls below it.

@@ -154,6 +154,11 @@ func TestPathOf(t *testing.T) {
 			t.Errorf("ResponseID(%q): got %q, want %q", path, got, want)
 		}
 	}
+	for _, path := range FixedPaths() {
+		if _, ok := PathOf(path); !ok {
+			t.Errorf("PathOf(%q): got a closed path", path)
+		}
+	}
 }
 
 // Q03, Q06: the union of the pools' models, every field as its engine wrote it.
