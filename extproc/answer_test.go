@@ -454,3 +454,20 @@ func TestWaitingBesideABlockedSend(t *testing.T) {
 	<-ended
 	<-ended
 }
+
+// Who looks at all streams that wait for headers waits for none of them.
+func TestStuckBesideABlockedSend(t *testing.T) {
+	s := new(stream)
+	s.mu.Lock() // as while it sends
+	again := make(chan bool, 1)
+	go func() { again <- s.stuck() }()
+	select {
+	case a := <-again:
+		if !a {
+			t.Error("a stream that sends is not looked at again")
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("others wait for a stream that sends")
+	}
+	s.mu.Unlock()
+}

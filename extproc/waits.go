@@ -117,9 +117,12 @@ func (s *stream) awaited() bool {
 	return !s.gaveUp
 }
 
-// stuck gives a request up that waits at an endpoint for nothing, and reports whether to look again.
+// stuck gives a request up that waits at an endpoint for nothing, and reports whether to look again. As in late, nobody
+// waits for a stream that sends.
 func (s *stream) stuck() bool {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return true
+	}
 	defer s.mu.Unlock()
 	if !s.awaiting {
 		return false
