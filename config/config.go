@@ -37,6 +37,8 @@ type Config struct {
 	JWT *JWT
 	// TLS: clients were promised https.
 	TLS bool
+	// Envoy: it is Envoy that meets the clients, see BehindEnvoy.
+	Envoy bool
 	// Rewrites are rules for names, those that count before others first.
 	Rewrites []Rewrite
 	// MaxBodyBytes is the longest request body taken in. Never 0.
@@ -192,7 +194,7 @@ func (n Notice) String() string {
 // given a certificate.
 func (c *Config) BehindEnvoy(certificate bool) *Config {
 	behind := *c
-	behind.NotHonoured = nil
+	behind.Envoy, behind.NotHonoured = true, nil
 	for _, n := range c.NotHonoured {
 		switch {
 		case !n.Embedded:

@@ -18,9 +18,7 @@ import (
 func (c *Config) Explain(w io.Writer) error {
 	var p page
 	p.line("%s", c.headline())
-	if n := c.fatal(); n > 0 {
-		p.line("It cannot be served as it stands, because of %s that would not be kept: see below.", plural(n, "setting"))
-	}
+	p.verdict(c)
 	clashing := c.checkEvents(func(string, string) {}) // has been said
 	rewrites := c.rewriteLines()
 	for i := range c.Pools {
@@ -45,6 +43,22 @@ func (c *Config) headline() string {
 		name = fmt.Sprintf("%q ", c.Name)
 	}
 	return fmt.Sprintf("Gateway %sfrom %s: %s, %s", name, c.Source, plural(len(c.Pools), "model"), plural(endpoints, "endpoint"))
+}
+
+// verdict says whether it can be served, and where it can't, who could.
+func (p *page) verdict(c *Config) {
+	n := c.fatal()
+	if n == 0 {
+		return
+	}
+	p.line("It cannot be served as it stands, because of %s that would not be kept: see below.", plural(n, "setting"))
+	switch behind := c.BehindEnvoy(true); {
+	case c.Envoy || behind.fatal() > 0:
+	case c.TLS:
+		p.line("Behind Envoy it can, with a certificate: `sluice serve --data-plane envoy --tls-cert FILE --tls-key FILE`; look with `sluice check --data-plane envoy --tls-cert FILE`.")
+	default:
+		p.line("Behind Envoy it can: `sluice serve --data-plane envoy`; look with `sluice check --data-plane envoy`.")
+	}
 }
 
 func (c *Config) fatal() int {
@@ -249,6 +263,9 @@ func (p *page) requests(c *Config) {
 		}
 		p.item("model", how+" chooses the scheduler, by its model or one of its adapters")
 		p.item("others", c.others())
+	}
+	if j := c.JWT; j != nil && c.Envoy {
+		p.item("tokens", "checked by Envoy: of "+j.Issuer+", by the keys at "+j.JWKSURI)
 	}
 	p.item("body", fmt.Sprintf("at most %s, longer ones are answered 413", bytesText(c.MaxBodyBytes)))
 }

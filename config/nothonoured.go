@@ -32,7 +32,7 @@ func (b *builder) notHonoured() {
 		b.embedded(pathTLS, value, "certificates of ACM and cert-manager exist in a cluster only, and clients that were promised https would speak plain text: remove spec.tls and end TLS in front, or serve with --data-plane envoy and --tls-cert")
 	}
 	if s.Auth != nil {
-		b.embedded(pathAuth, "", "tokens are not checked here, and everyone would be let in: serve with --data-plane envoy, or remove spec.auth and check tokens in front")
+		b.embedded(pathAuth, "", "tokens are not checked by the embedded front door, and everyone would be let in: serve with `sluice serve --data-plane envoy`, or remove spec.auth and check tokens in front")
 	}
 	if o := s.Observability; o != nil && o.Metrics != nil && o.Metrics.Enabled != nil {
 		b.note(spec.Child("observability", "metrics", "enabled"), fmt.Sprint(*o.Metrics.Enabled), "adds or leaves out a collector beside pods, and there are none here; /metrics is always there")

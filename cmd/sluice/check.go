@@ -17,37 +17,56 @@ import (
 	"github.com/sluice-gateway/sluice/scrape"
 )
 
+// checkOptions are the flags of check.
+type checkOptions struct {
+	source
+	plane, tlsCert string
+	probe          bool
+}
+
 func checkCommand() *cobra.Command {
-	var s source
-	var probe bool
+	o := &checkOptions{}
 	cmd := &cobra.Command{
 		Use:   "check (-f FILE | --endpoint MODEL=HOST:PORT …)",
 		Short: "Validate a configuration and say what goes where, and why",
 		Long: `Check reads a configuration as serve does, reports every fault at once, and explains what a faultless one means: which
 endpoints serve each model, how they are chosen, where the speeds come from that predictions begin with, and what this build does not honour.
-It exits with 1 where serve would refuse to start.
+It exits with 1 where serve would refuse to start; with --data-plane envoy, where serve with that flag would, or pick and envoy.
 With --probe it also asks every endpoint what it is, and names the metrics that its engine does not have. It then also exits with 1 where no
 endpoint of a scheduler answers: serve would start, and answer 503 for that model.
 KV events are not tried: the log of serve and /fleet say whether prefixes are exact.`,
 		Example: `  sluice check -f gateway.yaml
   sluice check -f gateway.yaml --probe
+  sluice check -f gateway.yaml --data-plane envoy
   sluice check --endpoint llama=10.0.0.1:8000,10.0.0.2:8000 --kv-events-port 5557 --kv-replay-port 5558`,
 		Args: noArgs("-f FILE or --endpoint MODEL=HOST:PORT"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return check(cmd.Context(), s, probe, cmd.OutOrStdout())
+			return check(cmd.Context(), o, cmd.OutOrStdout())
 		},
 	}
-	cmd.Flags().StringVarP(&s.file, "file", "f", "", "configuration `FILE`")
-	cmd.Flags().StringArrayVar(&s.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
-	s.addEventFlags(cmd.Flags())
-	cmd.Flags().BoolVar(&probe, "probe", false, "also ask every endpoint what it is and serves")
+	f := cmd.Flags()
+	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`")
+	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
+	o.addEventFlags(f)
+	f.StringVar(&o.plane, "data-plane", planeEmbedded, "who is to carry requests: embedded (sluice serve), or envoy (serve --data-plane envoy, and pick with envoy)")
+	f.StringVar(&o.tlsCert, "tls-cert", "", "`FILE` with the certificate that Envoy is to have for clients, which spec.tls asks for; it is not read")
+	f.BoolVar(&o.probe, "probe", false, "also ask every endpoint what it is and serves")
 	return cmd
 }
 
-func check(ctx context.Context, s source, probe bool, out io.Writer) error {
-	c, _, err := s.parse()
+func check(ctx context.Context, o *checkOptions, out io.Writer) error {
+	switch {
+	case o.plane != planeEmbedded && o.plane != planeEnvoy:
+		return fmt.Errorf("cannot use --data-plane %q: it is %s or %s", o.plane, planeEmbedded, planeEnvoy)
+	case o.tlsCert != "" && o.plane == planeEmbedded:
+		return errors.New("cannot use --tls-cert without --data-plane envoy: the embedded front door speaks no TLS")
+	}
+	c, _, err := o.parse()
 	if err != nil {
 		return err
+	}
+	if o.plane == planeEnvoy {
+		c = c.BehindEnvoy(o.tlsCert != "")
 	}
 	c.Explain(out)
 	p, err := prepare(c, &gatewayOptions{}, make(tlsCache))
@@ -56,7 +75,7 @@ func check(ctx context.Context, s source, probe bool, out io.Writer) error {
 	}
 	writeSpeeds(p, out)
 	var silent error
-	if probe {
+	if o.probe {
 		silent = probeAll(ctx, p, out)
 	}
 	return errors.Join(c.Refusal(), silent)

@@ -49,3 +49,34 @@ func TestCheckSaysWhereSpeedsComeFrom(t *testing.T) {
 		}
 	}
 }
+
+// A file that only an Envoy can serve is judged for Envoy when asked to be, and the embedded door's refusal names the way.
+func TestCheckJudgesForEnvoy(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, spec string) string {
+		t.Helper()
+		file := filepath.Join(dir, name)
+		text := strings.Replace(fmt.Sprintf(gatewayFile, "127.0.0.1:1", false, "127.0.0.1:2", false), "  bbr:", spec+"  bbr:", 1)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	const auth = "  auth: {jwt: {provider: {name: p, issuer: \"https://i.example\", remoteJWKS: {uri: \"https://i.example/keys\"}, audiences: [a]}}}\n"
+	const tls = "  tls: {acmArn: \"arn:aws:acm:us-east-1:123456789012:certificate/12345678-1234-1234-1234-123456789012\"}\n"
+	f := func(want, fault string, args ...string) {
+		t.Helper()
+		out, err := try(append([]string{"check"}, args...)...)
+		if (err == nil) != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) || !strings.Contains(out, want) {
+			t.Errorf("check %s: got %v and\n%s\nwant %q and an error with %q", strings.Join(args, " "), err, out, want, fault)
+		}
+	}
+	tokens, both := write("auth.yaml", auth), write("both.yaml", auth+tls)
+	f("Behind Envoy it can: `sluice serve --data-plane envoy`", "spec.auth", "-f", tokens)
+	f("checked by Envoy: of https://i.example, by the keys at https://i.example/keys", "", "-f", tokens, "--data-plane", "envoy")
+	f("with a certificate: `sluice serve --data-plane envoy --tls-cert FILE", "spec.tls", "-f", both)
+	f("cannot be served", "--tls-cert", "-f", both, "--data-plane", "envoy")
+	f("Envoy has the one it was", "", "-f", both, "--data-plane", "envoy", "--tls-cert", "tls.crt")
+	f("", "it is embedded or envoy", "-f", both, "--data-plane", "nginx")
+	f("", "without --data-plane envoy", "-f", both, "--tls-cert", "tls.crt")
+}

@@ -311,6 +311,7 @@ func TestServeRefuses(t *testing.T) {
 	f("--endpoint MODEL=HOST:PORT", "serve")
 	f("not both", "serve", "-f", file, "--endpoint", "m=127.0.0.1:1")
 	f("spec.auth", "serve", "-f", file)
+	f("serve --data-plane envoy", "serve", "-f", file)
 	f("spec.auth", "check", "-f", file)
 	f("no such file", "serve", "-f", filepath.Join(dir, "none.yaml"))
 	f("nonsense", "serve", "--endpoint", "m=127.0.0.1:1", "--profile", "nonsense")
