@@ -43,6 +43,11 @@ func (b *builder) notHonoured() {
 	for i := range s.Schedulers {
 		b.schedulerNotHonoured(at(i), &s.Schedulers[i])
 	}
+	for i, p := range b.policies {
+		if p.Spec.Topology != "" {
+			b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: b.policyDocs[i].ref(), Path: "spec.topology", Value: string(p.Spec.Topology), Why: whyPods})
+		}
+	}
 }
 
 func (b *builder) note(path *field.Path, value, why string) {

@@ -55,6 +55,12 @@ func validatePolicy(p *v1alpha1.GatewayPolicy) field.ErrorList {
 	if s := p.Spec.SessionAffinity; s != nil {
 		c.session(field.NewPath("spec", "sessionAffinity"), s)
 	}
+	if at := field.NewPath("spec", "topology"); p.Spec.Topology != "" {
+		oneOf(c, at, p.Spec.Topology, v1alpha1.TopologyFused, v1alpha1.TopologySplit, v1alpha1.TopologyEmbedded)
+		if t.SectionName != "" {
+			c.add(field.Invalid(at, p.Spec.Topology, v1alpha1.MessageTopologyWhole))
+		}
+	}
 	return c.errs
 }
 

@@ -116,6 +116,8 @@ const (
 	MessageHeaderOrCookie = "at least one of header or cookie must be set"
 	// MessageAPIKeySource is said of an apiKey with no source, or with two.
 	MessageAPIKeySource = "exactly one of env or file must be set"
+	// MessageTopologyWhole is said of a topology that is asked of one scheduler.
+	MessageTopologyWhole = "is for a whole gateway: leave targetRef.sectionName out"
 )
 
 // Forms of texts.

@@ -46,6 +46,8 @@ type GatewayPolicyStatus struct {
 }
 
 // GatewayPolicySpec is what is asked, and of what.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.topology) || !has(self.targetRef.sectionName) || size(self.targetRef.sectionName) == 0",message="is for a whole gateway: leave targetRef.sectionName out",fieldPath=".topology"
 type GatewayPolicySpec struct {
 	// TargetRef names what the policy is for.
 	// +required
@@ -53,7 +55,22 @@ type GatewayPolicySpec struct {
 	// SessionAffinity keeps a client's session at one endpoint while that is worth it. Absent: sessions are not told.
 	// +optional
 	SessionAffinity *SessionAffinity `json:"sessionAffinity,omitempty"`
+	// Topology says which pods a gateway consists of in a cluster: Fused where it is not set. Only for a whole gateway.
+	// +optional
+	Topology Topology `json:"topology,omitempty"`
 }
+
+// Topology is which pods a gateway consists of, and what each does.
+// +kubebuilder:validation:Enum=Fused;Split;Embedded
+type Topology string
+
+// The topologies: one picker for all models, which finds model and endpoint in one pass; a body-based router and a picker
+// for each scheduler, as the reference has it; our own proxy in Envoy's place.
+const (
+	TopologyFused    Topology = "Fused"
+	TopologySplit    Topology = "Split"
+	TopologyEmbedded Topology = "Embedded"
+)
 
 // TargetGroup is the group of what a policy is for.
 // +kubebuilder:validation:Enum=inference.sagemaker.aws.amazon.com

@@ -399,6 +399,10 @@ const (
 	// ConditionServing is Sluice's own: every model has an endpoint that answers. Ready says what the reference's says, which
 	// is true of a selector that matches nothing.
 	ConditionServing = "Serving"
+	// ConditionMetricsRead is Sluice's own: the metrics that routing goes by are there.
+	ConditionMetricsRead = "MetricsRead"
+	// ConditionHonoured is Sluice's own: everything the document asks for has its effect.
+	ConditionHonoured = "Honoured"
 )
 
 // RolloutState is how far a scheduler's picker has come.
@@ -416,7 +420,7 @@ const (
 
 // InferenceGatewayConfigStatus is what the controller reports.
 type InferenceGatewayConfigStatus struct {
-	// Conditions are Accepted, Ready, GatewayProgrammed, BBRReady, AdmissionBlocked and Serving.
+	// Conditions are Accepted, Ready, GatewayProgrammed, BBRReady, AdmissionBlocked, Serving, MetricsRead and Honoured.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

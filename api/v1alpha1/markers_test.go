@@ -26,6 +26,7 @@ func TestMarkersAgree(t *testing.T) {
 		`message="` + MessageLRUNeedsLLMD + `"`,
 		`message="` + MessageAudiencesOrClaims + `"`,
 		`message="` + MessageAPIKeySource + `"`,
+		`message="` + MessageTopologyWhole + `"`,
 		"Pattern=`" + DurationPattern + "`",
 		"Pattern=`" + HTTPSPattern + "`", `Pattern="` + SessionNamePattern + `"`, "matches('" + VariablePattern + "')",
 		"MaxItems=" + n(MaxEndpoints), "MaxLength=" + n(MaxAddress) + "\n", "MaxLength=" + n(MaxVariableName) + "\n\tEnv", "MaxLength=" + n(MaxPath) + "\n\tFile",
