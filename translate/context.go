@@ -1,0 +1,141 @@
+package translate
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
+)
+
+// Context is what a plan depends on beside the document: how the controller was installed, and what is there in the
+// cluster. Nothing is written to it.
+type Context struct {
+	// Settings are the installation's.
+	Settings Settings `json:"settings"`
+	// Definitions are the kinds that the API server knows, as KIND.GROUP/VERSION, of those that not every cluster has.
+	Definitions []string `json:"definitions,omitempty"`
+	// Policies are the GatewayPolicies of the document's namespace, Adapters its ConfigMaps that list adapters, Rewrites its
+	// InferenceModelRewrites. Those that package config would refuse are left out by whoever fills this in, since one bad
+	// rule must not keep a gateway from everything else.
+	Policies []v1alpha1.GatewayPolicy         `json:"policies,omitempty"`
+	Adapters []corev1.ConfigMap               `json:"adapters,omitempty"`
+	Rewrites []v1alpha2.InferenceModelRewrite `json:"rewrites,omitempty"`
+	// Services are the names of the Services in the document's namespace.
+	Services []string `json:"services,omitempty"`
+	// Owned are objects with names that the plan might use, and whose they are.
+	Owned []Owned `json:"owned,omitempty"`
+	// Pods are those of the document's namespace, as far as any scheduler could mean them.
+	Pods []Pod `json:"pods,omitempty"`
+	// Rollouts are the Deployments that an earlier plan made.
+	Rollouts []Rollout `json:"rollouts,omitempty"`
+	// Gateway is what the data plane says of the Gateway, nil before there is one.
+	Gateway *GatewayState `json:"gateway,omitempty"`
+	// Refused is what the API server would not take of an earlier plan.
+	Refused []Refusal `json:"refused,omitempty"`
+}
+
+// Settings are the installation's: what its chart says, not what a user asks of one gateway.
+type Settings struct {
+	// SystemNamespace is where Gateways and body-based routers live, EnvoyNamespace where Envoys run.
+	SystemNamespace string `json:"systemNamespace,omitempty"`
+	EnvoyNamespace  string `json:"envoyNamespace,omitempty"`
+	// GatewayClass is the class of Gateways; Extension says that the Envoy Gateway of this class asks our extension server.
+	GatewayClass string `json:"gatewayClass,omitempty"`
+	Extension    bool   `json:"extension,omitempty"`
+	// Image is that of this program, EnvoyImage that of Envoy; empty for Envoy Gateway's own choice.
+	Image      string `json:"image"`
+	EnvoyImage string `json:"envoyImage,omitempty"`
+	// EnvoyReplicas counts Envoys.
+	EnvoyReplicas int32 `json:"envoyReplicas,omitempty"`
+	// ServiceType and ServiceAnnotations shape the Service that clients reach.
+	ServiceType        corev1.ServiceType `json:"serviceType,omitempty"`
+	ServiceAnnotations map[string]string  `json:"serviceAnnotations,omitempty"`
+	// MetricsNamespaces are where readers of metrics run.
+	MetricsNamespaces []string `json:"metricsNamespaces,omitempty"`
+	// Issuer is the ClusterIssuer of cert-manager that signs certificates for clients; empty for none.
+	Issuer string `json:"issuer,omitempty"`
+}
+
+// Defaults of Settings, the reference's names where it has them.
+const (
+	DefaultSystemNamespace = "hyperpod-inference-system"
+	DefaultGatewayClass    = "inference-gateway"
+	DefaultEnvoyReplicas   = 2
+)
+
+// Owned is an object by name, and the configuration it belongs to, as NAMESPACE/NAME; empty for someone else's.
+type Owned struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Owner     string `json:"owner,omitempty"`
+}
+
+// Pod is a pod that may be a model server's, and what is known of it.
+type Pod struct {
+	Name        string            `json:"name"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Ready       bool              `json:"ready,omitempty"`
+	Terminating bool              `json:"terminating,omitempty"`
+	// Metrics says whether its metrics were read: nil when nobody has tried.
+	Metrics *bool `json:"metrics,omitempty"`
+	// Missing are the names of metrics that its page lacks and routing would go by.
+	Missing []string `json:"missing,omitempty"`
+	// Models are those that it says it serves, nil when it was not asked.
+	Models []string `json:"models,omitempty"`
+}
+
+// Rollout is how far a Deployment has come.
+type Rollout struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Observed: the numbers speak of the Deployment as it is written.
+	Observed  bool  `json:"observed,omitempty"`
+	Wanted    int32 `json:"wanted"`
+	Updated   int32 `json:"updated"`
+	Available int32 `json:"available"`
+	// Complete: all copies were new and available once. Stuck says why it goes no further, empty while it does.
+	Complete bool   `json:"complete,omitempty"`
+	Stuck    string `json:"stuck,omitempty"`
+}
+
+// GatewayState is what the data plane says of the Gateway.
+type GatewayState struct {
+	Programmed bool `json:"programmed,omitempty"`
+	// Message is its own, for people.
+	Message string `json:"message,omitempty"`
+}
+
+// Refusal is an object that the API server would not take, and what it said.
+type Refusal struct {
+	Object  string `json:"object"`
+	Message string `json:"message"`
+}
+
+// withDefaults are the settings with what was left out.
+func (s Settings) withDefaults() Settings {
+	if s.SystemNamespace == "" {
+		s.SystemNamespace = DefaultSystemNamespace
+	}
+	if s.EnvoyNamespace == "" {
+		s.EnvoyNamespace = s.SystemNamespace
+	}
+	if s.GatewayClass == "" {
+		s.GatewayClass = DefaultGatewayClass
+	}
+	if s.EnvoyReplicas == 0 {
+		s.EnvoyReplicas = DefaultEnvoyReplicas
+	}
+	if s.ServiceType == "" {
+		s.ServiceType = corev1.ServiceTypeLoadBalancer
+	}
+	if s.MetricsNamespaces == nil {
+		s.MetricsNamespaces = []string{s.SystemNamespace}
+	}
+	return s
+}
+
+// knows reports whether the API server has a kind, as KIND.GROUP/VERSION.
+func (c *Context) knows(kind string) bool { return slices.Contains(c.Definitions, kind) }
