@@ -37,6 +37,9 @@ func TestEnvoyFailureModes(t *testing.T) {
 					}
 					served[text] = true
 				}
+				// What else engines serve on the same port stays closed.
+				status, h, text := fetch(http.MethodPost, e.url+"/v1/unload_lora_adapter", nil, []byte("{}"))
+				wantError(t, mode+", "+when+", a closed path", status, h, text, 503, "no_endpoint")
 				if open && (!served[a.address] || !served[b.address] || len(served) != 2) {
 					t.Errorf("%s, %s: got answers from %v, want both endpoints", mode, when, served)
 				}
