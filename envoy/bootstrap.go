@@ -172,11 +172,18 @@ func yes() *wrapperspb.BoolValue { return wrapperspb.Bool(true) }
 
 func percent(share float64) *typev3.Percent { return &typev3.Percent{Value: share} }
 
-// Resources are what a dynamic Envoy discovers: its listener, its routes and its clusters, besides endpoints.
+// resources are what a dynamic Envoy discovers besides endpoints.
 type resources struct {
 	listener *listenerv3.Listener
+	filters  []*corev3.TypedExtensionConfig // what the listener's filters for tokens do
 	routes   *routev3.RouteConfiguration
 	clusters []*clusterv3.Cluster
+}
+
+// Validate reports everything that no dynamic Envoy can be configured by, as Discovery.Apply does.
+func Validate(o Options) error {
+	_, err := resourcesOf(o)
+	return err
 }
 
 // resourcesOf makes what a dynamic Envoy with these options discovers.
@@ -187,10 +194,13 @@ func resourcesOf(o Options) (*resources, error) {
 		return nil, fmt.Errorf("cannot configure Envoy: %w", err)
 	}
 	b := &builder{o: o}
-	r := &resources{b.listener(), b.routes(), b.clusters()}
+	r := &resources{b.listener(), b.tokenRules(), b.routes(), b.clusters()}
 	b.faults = append(b.faults, r.listener.ValidateAll(), r.routes.ValidateAll())
 	for _, c := range r.clusters {
 		b.faults = append(b.faults, c.ValidateAll())
+	}
+	for _, f := range r.filters {
+		b.faults = append(b.faults, f.ValidateAll())
 	}
 	if err := errors.Join(b.faults...); err != nil {
 		return nil, fmt.Errorf("cannot configure Envoy: %w", err)

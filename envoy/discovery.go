@@ -27,7 +27,7 @@ import (
 // after it.
 const lookEvery = 50 * time.Millisecond
 
-// Discovery tells Envoys what there is: endpoints always, and listener, routes and clusters to those whose bootstrap is
+// Discovery tells Envoys what there is: endpoints always, and listener, its filters, routes and clusters to those whose bootstrap is
 // Dynamic. Every Envoy is told the same, whatever it calls itself. Make one with NewDiscovery.
 type Discovery struct {
 	fleet  *fleet.Fleet
@@ -44,7 +44,7 @@ type Discovery struct {
 // is reached by TLS, and there are no listeners and no clusters.
 func NewDiscovery(f *fleet.Fleet) *Discovery {
 	d := &Discovery{fleet: f, caches: make(map[string]*cache.LinearCache), told: make(map[string]*endpointv3.ClusterLoadAssignment)}
-	for _, kind := range []string{resource.EndpointType, resource.ClusterType, resource.RouteType, resource.ListenerType} {
+	for _, kind := range []string{resource.EndpointType, resource.ClusterType, resource.ExtensionConfigType, resource.RouteType, resource.ListenerType} {
 		d.caches[kind] = cache.NewLinearCache(kind)
 	}
 	return d
@@ -102,6 +102,10 @@ func (d *Discovery) Apply(o Options) error {
 	for _, c := range r.clusters {
 		update[c.Name], names = c, append(names, c.Name)
 	}
+	filters := make(map[string]types.Resource)
+	for _, f := range r.filters {
+		filters[f.Name] = f
+	}
 	gone := slices.DeleteFunc(d.clusters, func(name string) bool { return slices.Contains(names, name) })
 	for _, step := range []struct {
 		kind string
@@ -109,6 +113,7 @@ func (d *Discovery) Apply(o Options) error {
 		gone []string
 	}{
 		{resource.ClusterType, update, nil},
+		{resource.ExtensionConfigType, filters, nil},
 		{resource.RouteType, map[string]types.Resource{routesName: r.routes}, nil},
 		{resource.ListenerType, map[string]types.Resource{listenerName: r.listener}, nil},
 		{resource.ClusterType, nil, gone},

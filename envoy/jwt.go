@@ -12,6 +12,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	rbacfilterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -23,6 +24,44 @@ const claimsKey = "claims"
 
 // openPaths are answered to everyone: who asks whether the gateway lives has no token.
 func openPaths() []string { return []string{front.PathLive, front.PathReady} }
+
+// Names of the filters that look at tokens.
+const (
+	tokenFilter = "envoy.filters.http.jwt_authn"
+	claimFilter = "envoy.filters.http.rbac"
+)
+
+// tokenFilters are the filters that look at tokens. A dynamic Envoy discovers what they do: a listener that changed would
+// be another one, which cuts the streams of the first, or leaves its connections to the rules of before.
+func (b *builder) tokenFilters() []*hcmv3.HttpFilter {
+	var list []*hcmv3.HttpFilter
+	for _, c := range b.tokenRules() {
+		f := &hcmv3.HttpFilter{Name: c.Name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: c.TypedConfig}}
+		if b.o.Dynamic {
+			// Without a default: nobody is let in by rules that have not come.
+			f.ConfigType = &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corev3.ExtensionConfigSource{ConfigSource: overADS(), TypeUrls: []string{c.TypedConfig.TypeUrl}}}
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// tokenRules are what the filters that look at tokens do: those that are needed, and for a dynamic Envoy all, of which some
+// let everybody pass.
+func (b *builder) tokenRules() []*corev3.TypedExtensionConfig {
+	tokens, claims := new(jwtv3.JwtAuthentication), new(rbacfilterv3.RBAC)
+	if b.o.JWT != nil {
+		tokens, claims = b.jwt(), b.claims()
+	}
+	var list []*corev3.TypedExtensionConfig
+	if b.o.Dynamic || len(tokens.Rules) > 0 {
+		list = append(list, &corev3.TypedExtensionConfig{Name: tokenFilter, TypedConfig: b.pack(tokens)})
+	}
+	if b.o.Dynamic || claims.Rules != nil {
+		list = append(list, &corev3.TypedExtensionConfig{Name: claimFilter, TypedConfig: b.pack(claims)})
+	}
+	return list
+}
 
 // jwt asks for a token on every path but those of health.
 func (b *builder) jwt() *jwtv3.JwtAuthentication {
@@ -59,10 +98,10 @@ func (b *builder) jwt() *jwtv3.JwtAuthentication {
 	return &jwtv3.JwtAuthentication{Providers: map[string]*jwtv3.JwtProvider{j.Name: provider}, Rules: rules}
 }
 
-// claims denies whoever's token lacks a claim, nil where none is required.
+// claims denies whoever's token lacks a claim, and nobody where none is required.
 func (b *builder) claims() *rbacfilterv3.RBAC {
 	if len(b.o.JWT.Claims) == 0 {
-		return nil
+		return new(rbacfilterv3.RBAC)
 	}
 	var every []*rbacv3.Principal
 	for _, c := range b.o.JWT.Claims {
@@ -108,7 +147,7 @@ func (c *Claim) principals() []*rbacv3.Principal {
 					MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: match}}}}
 			}
 			list = append(list, &rbacv3.Principal{Identifier: &rbacv3.Principal_SourcedMetadata{SourcedMetadata: &rbacv3.SourcedMetadata{
-				MetadataMatcher: &matcherv3.MetadataMatcher{Filter: "envoy.filters.http.jwt_authn", Path: segments, Value: match}}}})
+				MetadataMatcher: &matcherv3.MetadataMatcher{Filter: tokenFilter, Path: segments, Value: match}}}})
 		}
 	}
 	return list

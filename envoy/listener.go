@@ -121,12 +121,7 @@ func (b *builder) manager() *hcmv3.HttpConnectionManager {
 	filter := func(name string, config valid) {
 		m.HttpFilters = append(m.HttpFilters, &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: b.pack(config)}})
 	}
-	if b.o.JWT != nil {
-		filter("envoy.filters.http.jwt_authn", b.jwt())
-		if rules := b.claims(); rules != nil {
-			filter("envoy.filters.http.rbac", rules)
-		}
-	}
+	m.HttpFilters = b.tokenFilters()
 	filter(extProcFilter, b.extProc())
 	// After the picker on the way in, so before it on the way out: what an engine says of routing is gone when the picker
 	// says something.

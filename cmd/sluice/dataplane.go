@@ -83,9 +83,11 @@ type throughEnvoy struct {
 	// ready is called with the address once requests are served.
 	ready func(url string)
 
-	mu   sync.Mutex
-	plan *plan
-	base *envoy.Options // nil until it is known where everyone listens
+	mu    sync.Mutex
+	plan  *plan
+	where *envoyOptions // limit with the addresses; nil until it is known where everyone listens
+	// certificate is the one for clients, with the file by which it is renewed; nil for none.
+	certificate *envoy.Certificate
 }
 
 func (d *throughEnvoy) apply(p *plan) {
@@ -93,7 +95,7 @@ func (d *throughEnvoy) apply(p *plan) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.plan = p
-	if d.base == nil {
+	if d.where == nil {
 		return
 	}
 	if err := d.publish(); err != nil {
@@ -101,12 +103,32 @@ func (d *throughEnvoy) apply(p *plan) {
 	}
 }
 
+// check reports what Envoy can't be told of a plan.
+func (d *throughEnvoy) check(p *plan) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.where == nil {
+		return nil // whoever starts is told then
+	}
+	o, err := d.settings(p)
+	if err != nil {
+		return err
+	}
+	return envoy.Validate(o)
+}
+
+// settings are all that Envoy is told for a plan: nothing that a configuration says is kept from an earlier one.
+func (d *throughEnvoy) settings(p *plan) (envoy.Options, error) {
+	o, err := d.where.options(p.config)
+	o.Dynamic, o.Certificate = true, d.certificate
+	return o, err
+}
+
 // publish tells Envoy of the plan.
 func (d *throughEnvoy) publish() error {
-	o := *d.base
-	o.Pools, o.MaxBodyBytes = envoyPools(d.plan.config), d.plan.config.MaxBodyBytes
-	if d.s.o.maxBody > 0 {
-		o.MaxBodyBytes = min(d.s.o.maxBody, o.MaxBodyBytes)
+	o, err := d.settings(d.plan)
+	if err != nil {
+		return err
 	}
 	return d.discovery.Apply(o)
 }
@@ -171,16 +193,18 @@ func (d *throughEnvoy) configure(folder, address, picker string) (*envoy.Options
 		return nil, err
 	}
 	if o.Certificate != nil {
-		if o.Certificate, err = writeCertificate(*o.Certificate, filepath.Join(folder, "certificate.yaml")); err != nil {
+		if d.certificate, err = writeCertificate(*o.Certificate, filepath.Join(folder, "certificate.yaml")); err != nil {
 			return nil, err
 		}
 	}
-	o.Dynamic = true
-	d.base = &o
+	d.where = &flags
 	if err := d.publish(); err != nil {
 		return nil, err
 	}
-	return d.base, writeBootstrap(o, filepath.Join(folder, bootstrapFile))
+	if o, err = d.settings(d.plan); err != nil {
+		return nil, err
+	}
+	return &o, writeBootstrap(o, filepath.Join(folder, bootstrapFile))
 }
 
 const bootstrapFile = "envoy.yaml"

@@ -149,6 +149,8 @@ func (d *behindEnvoy) with(p *plan) extproc.Options {
 	return o
 }
 
+func (d *behindEnvoy) check(*plan) error { return nil }
+
 func (d *behindEnvoy) apply(p *plan) {
 	d.picker.Apply(d.with(p))
 	if err := d.discovery.Know(envoyPools(p.config)); err != nil {

@@ -151,6 +151,8 @@ func (d *embedded) with(p *plan) proxy.Options {
 	return o
 }
 
+func (d *embedded) check(*plan) error { return nil }
+
 func (d *embedded) apply(p *plan) { d.gateway.Apply(d.with(p)) }
 
 func (d *embedded) run(ctx context.Context, l net.Listener) error {

@@ -85,6 +85,8 @@ func gatewayFlags(f *pflag.FlagSet, o *gatewayOptions) {
 
 // door is the way that requests come in; everything else is the same whichever it is.
 type door interface {
+	// check reports why a changed plan can't be taken over.
+	check(p *plan) error
 	// apply takes over a plan. The fleet has it already.
 	apply(p *plan)
 	// run takes requests from the listener until ctx ends, then drains.
@@ -382,6 +384,9 @@ func (s *server) reload(ctx context.Context, now bool) {
 		return
 	}
 	p, text, err := s.load()
+	if err == nil {
+		err = s.door.check(p)
+	}
 	if err != nil {
 		s.text = text
 		s.complain(err)
