@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -67,6 +68,29 @@ func TestEnvoyFailureModes(t *testing.T) {
 			if n := len(stranger.requests()); n > 0 {
 				t.Errorf("%s: got %d requests at an address that a client named, want none", mode, n)
 			}
+		}
+	})
+}
+
+// Names lead to whoever listens at one of their addresses, of IPv4 or IPv6: the picker's, and an engine's while nobody picks.
+func TestEnvoyFindsNames(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, binary string) {
+		for _, at := range []string{"127.0.0.1", "::1"} {
+			a := newEndpoint(t)
+			_, port, _ := net.SplitHostPort(a.address)
+			p := newPicker(t, a)
+			_, pickerPort, _ := net.SplitHostPort(p.address)
+			p.address = net.JoinHostPort(at, pickerPort)
+			e := startEnvoy(t, binary, &pickerRig{address: net.JoinHostPort("localhost", pickerPort)},
+				[]*endpointRig{{address: net.JoinHostPort("localhost", port)}}, "--failure-mode", "FailOpen")
+			if status, _, text := e.chat(nil); status != 200 || text != a.address {
+				t.Errorf("no picker: got %d %q, want the endpoint named by localhost", status, text)
+			}
+			p.start(t)
+			eventually(t, "the picker at "+p.address+" to be asked", 30*time.Second, func() bool {
+				status, h, text := e.chat(nil)
+				return status == 200 && text == a.address && h.Get("X-Gateway-Destination-Endpoint-Served") == a.address
+			})
 		}
 	})
 }

@@ -107,7 +107,8 @@ func metadataKey(name string) *metadatav3.MetadataKey {
 // itself ejects those that fail.
 func (b *builder) open(p *Pool) *clusterv3.Cluster {
 	c := b.base(openCluster, p.H2C)
-	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+	// Each address is a member of its own, so one family: an engine that listens on one would be half gone.
+	c.ClusterDiscoveryType, c.DnsLookupFamily = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}, clusterv3.Cluster_V4_PREFERRED
 	c.TransportSocketMatches = b.sockets(p)
 	c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{b.policy("round_robin", &roundv3.RoundRobin{})}}
 	c.OutlierDetection = &clusterv3.OutlierDetection{
@@ -199,12 +200,13 @@ func alternatives(name string) []*tlsv3.SubjectAltNameMatcher {
 	return []*tlsv3.SubjectAltNameMatcher{{SanType: kind, Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: name}}}}
 }
 
-// fixed is a cluster with one configured address, which may be a name.
+// fixed is a cluster with one configured address, which may be a name. Of all its addresses, of either family, the first that
+// can be connected to is taken.
 func (b *builder) fixed(name, address string, http2 bool) *clusterv3.Cluster {
 	c := b.base(name, http2)
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}
 	if !literal(address) {
-		c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STRICT_DNS}
+		c.ClusterDiscoveryType, c.DnsLookupFamily = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_LOGICAL_DNS}, clusterv3.Cluster_ALL
 	}
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{{
 		LbEndpoints: []*endpointv3.LbEndpoint{b.member(address, "", "")}}}}
