@@ -14,7 +14,8 @@ import (
 type Context struct {
 	// Settings are the installation's.
 	Settings Settings `json:"settings"`
-	// Definitions are the kinds that the API server knows, as KIND.GROUP/VERSION, of those that not every cluster has.
+	// Definitions are the kinds that the API server knows, as KIND.GROUP/VERSION, of those that not every cluster has. What
+	// needs one that isn't here is not planned, and a condition says who brings it.
 	Definitions []string `json:"definitions,omitempty"`
 	// Policies are the GatewayPolicies of the document's namespace, Adapters its ConfigMaps that list adapters, Rewrites its
 	// InferenceModelRewrites. Those that package config would refuse are left out by whoever fills this in, since one bad

@@ -103,7 +103,7 @@ func (b *builder) envoy() {
 	if b.s.EnvoyReplicas > 1 {
 		k.EnvoyPDB = &envoyPDB{MaxUnavailable: 1}
 	}
-	spec.Shutdown = envoyShutdown{DrainTimeout: drainTimeout + "s", MinDrainDuration: drainDelay + "s"}
+	spec.Shutdown = envoyShutdown{DrainTimeout: fmt.Sprintf("%ds", b.drain()), MinDrainDuration: fmt.Sprintf("%ds", drainDelay)}
 	secret := secretOf(b.config.Name + "-envoy")
 	spec.BackendTLS.ClientCertificateRef.Name = gatewayv1.ObjectName(secret)
 	b.plan.Certificates = append(b.plan.Certificates, Certificate{Namespace: b.s.SystemNamespace, Secret: secret})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,6 +56,8 @@ type builder struct {
 	planned  map[string]bool
 	fault    error
 
+	// missing are kinds that would be needed and the API server does not know.
+	missing []string
 	// notAccepted and notHonoured are why a condition is False, whole sentences; perScheduler those of one.
 	notAccepted, notHonoured []string
 	perScheduler             map[string][]string
@@ -120,10 +123,10 @@ func (b *builder) takePolicies() {
 				b.topology = p.Spec.Topology
 			}
 		}
+		c := b.condition(v1alpha1.ConditionAccepted, reason == "Accepted", reason, message)
+		c.ObservedGeneration = p.Generation
 		b.plan.Policies = append(b.plan.Policies, PolicyStatus{Name: p.Name, Status: v1alpha1.GatewayPolicyStatus{
-			ObservedGeneration: p.Generation,
-			Conditions:         []metav1.Condition{b.condition(v1alpha1.ConditionAccepted, reason == "Accepted", reason, message)},
-		}})
+			ObservedGeneration: p.Generation, Conditions: []metav1.Condition{c}}})
 	}
 	slices.SortFunc(b.plan.Policies, func(x, y PolicyStatus) int { return cmp.Compare(x.Name, y.Name) })
 }
@@ -176,8 +179,21 @@ func (b *builder) meta(namespace, name, scheduler string) metav1.ObjectMeta {
 	return m
 }
 
-// add plans an object, unless its name is taken: by someone else, or by another object of the same plan.
+// foreignGroups are the groups of kinds that no gateway does without and not every cluster has, and who brings them.
+func foreignGroups() map[string]string {
+	return map[string]string{gatewayGroup: "Gateway API 1.4 or later", poolGroup: "the Gateway API Inference Extension 1.0 or later", envoyGatewayGroup: "Envoy Gateway 1.9 or later"}
+}
+
+// add plans an object, unless the API server does not know its kind, or its name is taken: by someone else, or by another
+// object of the same plan.
 func (b *builder) add(apiVersion, kind string, o any) {
+	group, _, _ := strings.Cut(apiVersion, "/")
+	if from := foreignGroups()[group]; from != "" && !b.ctx.knows(kind+"."+apiVersion) {
+		if text := fmt.Sprintf("%s of %s, which comes with %s", kind, apiVersion, from); !slices.Contains(b.missing, text) {
+			b.missing = append(b.missing, text)
+		}
+		return
+	}
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
 	if err != nil {
 		b.fault = cmp.Or(b.fault, fmt.Errorf("cannot write down %s: %w", kind, err))

@@ -184,6 +184,8 @@ func (b *builder) programmed() metav1.Condition {
 	switch g := b.ctx.Gateway; {
 	case b.others("Gateway", b.s.SystemNamespace, b.config.Name):
 		return b.condition(kind, false, "NotOurs", b.taken("Gateway", b.s.SystemNamespace, b.config.Name))
+	case len(b.missing) > 0:
+		return b.condition(kind, false, "DefinitionsMissing", fmt.Sprintf("the API server does not know %s: install what brings them", strings.Join(b.missing, "; ")))
 	case !b.s.Extension:
 		return b.condition(kind, false, "ExtensionMissing", fmt.Sprintf("the Envoy Gateway of GatewayClass %q does not ask this controller about InferencePools, so that no request would be picked for: name its extension server in Envoy Gateway's extensionManager", b.s.GatewayClass))
 	case g == nil:

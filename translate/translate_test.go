@@ -63,11 +63,30 @@ func read(t *testing.T, name string) (config *v1alpha1.InferenceGatewayConfig, c
 			t.Fatalf("%s: %v in\n%s", name, err, doc)
 		}
 	}
+	ctx.Definitions = known(ctx.Definitions)
 	ctx.Policies, ctx.Adapters, ctx.Rewrites = policies, adapters, rewrites
 	if m := compared.FindSubmatch(text); m != nil {
 		with = string(m[1])
 	}
 	return config, ctx, with
+}
+
+// known are the kinds that an API server knows in a case: the usual ones, those that it names besides, and not those that
+// it names with a minus.
+func known(named []string) []string {
+	list := []string{"Gateway.gateway.networking.k8s.io/v1", "HTTPRoute.gateway.networking.k8s.io/v1", "BackendTLSPolicy.gateway.networking.k8s.io/v1",
+		"ReferenceGrant.gateway.networking.k8s.io/v1beta1", "InferencePool.inference.networking.k8s.io/v1"}
+	for _, kind := range []string{"EnvoyProxy", "EnvoyExtensionPolicy", "SecurityPolicy", "ClientTrafficPolicy", "BackendTrafficPolicy", "HTTPRouteFilter"} {
+		list = append(list, kind+".gateway.envoyproxy.io/v1alpha1")
+	}
+	for _, name := range named {
+		if less, minus := strings.CutPrefix(name, "-"); minus {
+			list = slices.DeleteFunc(list, func(kind string) bool { return kind == less })
+			continue
+		}
+		list = append(list, name)
+	}
+	return list
 }
 
 func build(t *testing.T, name string) (plan *Plan, with string) {
@@ -337,6 +356,53 @@ func TestLabel(t *testing.T) {
 			t.Errorf("%s and %s: got %s for both", name, other, got)
 		}
 		seen[got] = name
+	}
+}
+
+// many is a configuration with n schedulers.
+func many(n int) (*v1alpha1.InferenceGatewayConfig, *Context) {
+	on := true
+	c := &v1alpha1.InferenceGatewayConfig{ObjectMeta: metav1.ObjectMeta{Name: "many", Namespace: "models"}}
+	c.Spec.BBR.Enabled = &on
+	for i := range n {
+		name := fmt.Sprintf("s%d", i)
+		c.Spec.Schedulers = append(c.Spec.Schedulers, v1alpha1.Scheduler{Name: name, ModelName: "model/" + name,
+			ModelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}})
+	}
+	return c, &Context{Settings: Settings{Image: "sluice:1", Extension: true}, Definitions: known(nil)}
+}
+
+// A hundred schedulers are one Deployment, and a pool, a route and a Service each.
+func TestAHundredSchedulers(t *testing.T) {
+	plan, err := Build(many(100))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]int)
+	for _, u := range plan.Objects {
+		got[u.GetKind()]++
+		if targets, _, _ := unstructured.NestedSlice(u.Object, "spec", "targetRefs"); u.GetKind() == "BackendTLSPolicy" && len(targets) > maxTargets {
+			t.Errorf("%s has %d targets, at most %d are allowed", key(u), len(targets), maxTargets)
+		}
+	}
+	want := map[string]int{"Deployment": 1, "InferencePool": 100, "HTTPRoute": 102, "Service": 102, "BackendTLSPolicy": 7, "EnvoyExtensionPolicy": 1, "ConfigMap": 1}
+	for kind, n := range want {
+		if got[kind] != n {
+			t.Errorf("got %d of %s, want %d", got[kind], kind, n)
+		}
+	}
+}
+
+func BenchmarkBuild(b *testing.B) {
+	for _, n := range []int{1, 100} {
+		c, ctx := many(n)
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			for b.Loop() {
+				if _, err := Build(c, ctx); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
 

@@ -26,12 +26,28 @@ const (
 )
 
 // Times around the end of a pod, in seconds: how long it goes on taking requests while Envoys hear that it leaves, how long
-// running ones may take, and when the kubelet ends it.
+// running ones may take at least and at most, and how much later the kubelet ends it.
 const (
-	drainDelay   = "15"
-	drainTimeout = "300"
-	graceSeconds = 330
+	drainDelay = 15
+	drainLeast = 600
+	drainMost  = 3600
+	drainSlack = 15
 )
+
+// drain is how long running requests may take when a pod ends, in seconds: what a scheduler allows a whole request. A
+// picker that leaves earlier takes the answers along that Envoy still shows it the end of.
+func (b *builder) drain() int64 {
+	longest := int64(drainLeast)
+	for i := range b.config.Spec.Schedulers {
+		if text := b.config.Spec.Schedulers[i].RouteTimeout; text != nil {
+			var d metav1.Duration
+			if err := d.UnmarshalJSON([]byte(`"` + *text + `"`)); err == nil { // its form was checked before
+				longest = max(longest, int64(d.Seconds()))
+			}
+		}
+	}
+	return min(longest, drainMost)
+}
 
 // Folders in our containers.
 const (
@@ -271,7 +287,7 @@ func (b *builder) measured() bool {
 
 // pod is the pod of a workload.
 func (b *builder) pod(w *workload, selector map[string]string) corev1.PodTemplateSpec {
-	grace := int64(graceSeconds)
+	grace := drainDelay + b.drain() + drainSlack
 	yes := true
 	m := metav1.ObjectMeta{Labels: maps.Clone(selector), Annotations: map[string]string{}}
 	spec := corev1.PodSpec{
@@ -319,7 +335,7 @@ func (b *builder) container(w *workload) corev1.Container {
 			"--peer-cert="+tls("tls.crt"), "--peer-key="+tls("tls.key"), "--peer-ca="+tls("ca.crt"))
 		ports = append(ports, corev1.ContainerPort{Name: "peers", ContainerPort: portPeers})
 	}
-	args = append(args, "--drain-delay="+drainDelay+"s", "--drain-timeout="+drainTimeout+"s", "--log-format=json", "--log-level="+logLevel(w.verbose))
+	args = append(args, fmt.Sprintf("--drain-delay=%ds", drainDelay), fmt.Sprintf("--drain-timeout=%ds", b.drain()), "--log-format=json", "--log-level="+logLevel(w.verbose))
 	probe := func(path string, seconds, failures int32) *corev1.Probe {
 		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("admin")}}, PeriodSeconds: seconds, FailureThreshold: failures}
 	}
@@ -386,7 +402,11 @@ func (b *builder) trust(w *workload, services []string, cert Certificate) {
 		for _, service := range names {
 			targets = append(targets, map[string]any{"group": "", "kind": "Service", "name": service})
 		}
-		b.addTree(gatewayVersion, "BackendTLSPolicy", b.meta(w.namespace, name, w.scheduler), map[string]any{
+		version := gatewayVersion
+		if older := gatewayGroup + "/v1alpha3"; !b.ctx.knows("BackendTLSPolicy."+version) && b.ctx.knows("BackendTLSPolicy."+older) {
+			version = older
+		}
+		b.addTree(version, "BackendTLSPolicy", b.meta(w.namespace, name, w.scheduler), map[string]any{
 			"targetRefs": targets,
 			"validation": map[string]any{
 				"hostname":          cert.Names[0],
