@@ -192,15 +192,7 @@ func (o *envoyOptions) options(c *config.Config) (envoy.Options, error) {
 		e.Picker.TLS = &envoy.PickerTLS{CAFile: o.pickerCA, ServerName: o.pickerName, CertFile: o.pickerCert, KeyFile: o.pickerKey}
 	}
 	if o.tlsCert != "" {
-		e.Certificate = &envoy.Certificate{}
-		for _, f := range []struct {
-			to   *string
-			path string
-		}{{&e.Certificate.CertFile, o.tlsCert}, {&e.Certificate.KeyFile, o.tlsKey}} {
-			absolute, err := filepath.Abs(f.path)
-			faults = append(faults, err)
-			*f.to = absolute // Envoy may be started elsewhere
-		}
+		e.Certificate = &envoy.Certificate{CertFile: o.tlsCert, KeyFile: o.tlsKey}
 	}
 	if j := c.JWT; j != nil {
 		e.JWT = &envoy.JWT{Name: j.Provider, Issuer: j.Issuer, JWKSURI: j.JWKSURI, Audiences: j.Audiences}
@@ -209,12 +201,12 @@ func (o *envoyOptions) options(c *config.Config) (envoy.Options, error) {
 		}
 	}
 	e.Pools = envoyPools(c)
-	return e, errors.Join(faults...)
+	return e, errors.Join(append(faults, findFiles(&e))...)
 }
 
 // check reports every flag that cannot be used.
 func (o *envoyOptions) check() error {
-	var faults []error
+	faults := []error{checkOutput(o.output)}
 	if (o.tlsCert == "") != (o.tlsKey == "") {
 		faults = append(faults, errors.New("cannot use --tls-cert without --tls-key, nor the other way round"))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-gateway/sluice/envoy"
 	"github.com/sluice-gateway/sluice/proxy"
 )
 
@@ -71,6 +72,10 @@ func serveFlags(f *pflag.FlagSet, o *serveOptions) {
 // check reports every flag that cannot be used, all at once.
 func (o *serveOptions) check() error {
 	faults := []error{o.gatewayOptions.check(), o.plane.check()}
+	if o.plane.name == planeEnvoy {
+		faults = append(faults, findFiles(&envoy.Options{RootsFile: o.plane.roots,
+			Certificate: &envoy.Certificate{CertFile: o.plane.tlsCert, KeyFile: o.plane.tlsKey}}))
+	}
 	if o.proxy.ConnectTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("cannot use --connect-timeout %s: it must be more than 0", o.proxy.ConnectTimeout))
 	}
