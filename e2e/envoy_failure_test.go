@@ -3,8 +3,13 @@
 package e2e
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -91,6 +96,90 @@ func TestEnvoyFindsNames(t *testing.T) {
 				status, h, text := e.chat(nil)
 				return status == 200 && text == a.address && h.Get("X-Gateway-Destination-Endpoint-Served") == a.address
 			})
+		}
+	})
+}
+
+// A picker that is killed takes no running answer along, in either failure mode; what comes then follows the failure mode, and what a
+// client says of routing leads nowhere, even one that is trusted. A request that the picker had when it went is answered as others are.
+func TestEnvoyOutlivesItsPicker(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, binary string) {
+		for _, mode := range []string{"FailClose", "FailOpen"} {
+			a := newEndpoint(t)
+			p := newPlane(t, planeOptions{binary: binary, endpoints: []string{"--endpoint", "m=" + a.address},
+				envoy: []string{"--failure-mode", mode, "--trust-client-headers"}})
+			p.startPicker(t)
+			p.startEnvoy(t)
+			e := &envoyRig{url: p.url}
+			eventually(t, "the endpoint to serve", 30*time.Second, func() bool {
+				status, h, _ := e.chat(nil)
+				return status == 200 && h.Get("X-Gateway-Destination-Endpoint-Served") == a.address
+			})
+			begun, finish := make(chan bool), make(chan bool)
+			a.do(func(w http.ResponseWriter, r *http.Request) {
+				if r.Header.Get("X-Wait") != "" {
+					if r.Header.Get("X-Wait") == "stream" {
+						fmt.Fprint(w, "begun ")
+						w.(http.Flusher).Flush()
+					}
+					begun <- true
+					<-finish
+				}
+				fmt.Fprint(w, "ended")
+			})
+			ends := make(chan string, 2)
+			for _, wait := range []string{"stream", "whole"} {
+				go func() {
+					status, _, text := e.chat(http.Header{"X-Wait": {wait}})
+					ends <- fmt.Sprint(status, " ", text)
+				}()
+				<-begun
+			}
+			half, w := io.Pipe() // of a request that is half there
+			answered := make(chan *http.Response, 1)
+			go func() {
+				answer, err := http.Post(p.url+"/v1/chat/completions", "application/json", half)
+				if err != nil {
+					t.Error(err)
+				}
+				answered <- answer
+			}()
+			fmt.Fprint(w, `{"model":"m",`)
+			p.stopPicker(t, syscall.SIGKILL)
+			forged := http.Header{"X-Gateway-Base-Model-Name": {"m"}, "X-Gateway-Destination-Endpoint": {a.address}, "X-Gateway-Model-Name": {"m"}}
+			for _, h := range []http.Header{nil, forged} {
+				status, got, text := e.chat(h)
+				if mode == "FailClose" {
+					wantError(t, "a request after the picker's end", status, got, text, 503, "no_endpoint")
+					if !strings.Contains(text, "picker can't be asked") {
+						t.Errorf("got %q, want that the picker can't be asked", text)
+					}
+				} else if status != 200 || text != "ended" {
+					t.Errorf("%s: got %d %q after the picker's end, want an endpoint's answer", mode, status, text)
+				}
+			}
+			fmt.Fprint(w, `"messages":[]}`)
+			w.Close()
+			if answer := <-answered; answer != nil {
+				text, _ := io.ReadAll(answer.Body)
+				answer.Body.Close()
+				if mode == "FailClose" {
+					wantError(t, "a request that was half there", answer.StatusCode, answer.Header, string(text), 503, "no_endpoint")
+				} else if answer.StatusCode != 200 {
+					t.Errorf("%s: got %d %q for a request that was half there, want 200", mode, answer.StatusCode, text)
+				}
+			}
+			close(finish)
+			got := []string{<-ends, <-ends}
+			slices.Sort(got)
+			if want := []string{"200 begun ended", "200 ended"}; !slices.Equal(got, want) {
+				t.Errorf("%s: got %q of the answers that ran when the picker was killed, want %q", mode, got, want)
+			}
+			for _, s := range a.requests() {
+				if mode == "FailClose" && s.Header.Get("X-Gateway-Base-Model-Name") != "" {
+					t.Errorf("%s: got %v at the endpoint, want nothing that no picker has picked", mode, s)
+				}
+			}
 		}
 	})
 }

@@ -265,5 +265,8 @@ func TestEnvoyChecksTokens(t *testing.T) {
 				t.Errorf("%s without a token: got %d %q, want %d", path, status, text, want)
 			}
 		}
+		p.halt()
+		f("no token and no picker", nil, 401, "invalid_api_key")
+		f("a token and no picker", whole, 503, "no_endpoint")
 	})
 }

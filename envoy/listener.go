@@ -208,7 +208,9 @@ func (b *builder) extProc() *extprocv3.ExternalProcessor {
 	return &extprocv3.ExternalProcessor{
 		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: pickerCluster}}},
-		FailureModeAllow:   b.o.FailureMode == FailOpen,
+		// Whatever the failure mode, which is the route for what nobody picked: a picker that goes takes no running answer along.
+		// Not where it holds the body: what it has not sent back would be missing.
+		FailureModeAllow:   !b.o.FullDuplex,
 		ProcessingMode:     mode,
 		MessageTimeout:     durationpb.New(b.o.Picker.MessageTimeout),
 		MaxMessageTimeout:  durationpb.New(b.o.Picker.QueueTimeout),

@@ -20,6 +20,7 @@ type reply struct {
 	// flags are Envoy's response flags, details what its response code details begin with: either says that it is this
 	// one. A reply without any of both is for what Envoy may answer beside these.
 	flags, details []string
+	where          string // a further condition on details, in CEL
 	then           openai.Case
 	status         int // another than the case's, unless it is 0
 	// again says when to try again, in seconds; 0 says nothing.
@@ -33,6 +34,8 @@ func replies() []reply {
 	return []reply{
 		{details: []string{"ext_proc_error", "ext_proc_message_timeout"}, then: openai.NoEndpoint, again: 1,
 			message: "the gateway's picker can't be asked where to send the request; try again"},
+		{details: []string{"no_healthy_upstream"}, where: fmt.Sprintf("xds.route_name == %q && !(%q in metadata.filter_metadata)", unpickedRoute, metadataNamespace),
+			then: openai.NoEndpoint, again: 1, message: "the gateway's picker can't be asked where to send the request; try again"},
 		{details: []string{"jwt_authn_access_denied{Audiences"}, then: openai.Forbidden, message: "the token is meant for another audience than this gateway"},
 		{details: []string{"jwt_authn_access_denied"}, then: openai.NoToken, message: "the request has no valid token: send one as Authorization: Bearer TOKEN"},
 		{details: []string{"rbac_access_denied"}, then: openai.Forbidden, message: "the token does not have the claims that this gateway requires"},
@@ -81,7 +84,11 @@ func (b *builder) filter(r reply) *accesslogv3.AccessLogFilter {
 	for _, d := range r.details {
 		any = append(any, fmt.Sprintf("response.code_details.startsWith(%q)", d))
 	}
+	expression := strings.Join(any, " || ")
+	if r.where != "" {
+		expression = fmt.Sprintf("(%s) && %s", expression, r.where)
+	}
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ExtensionFilter{ExtensionFilter: &accesslogv3.ExtensionFilter{
 		Name:       "envoy.access_loggers.extension_filters.cel",
-		ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: b.pack(&celv3.ExpressionFilter{Expression: strings.Join(any, " || ")})}}}}
+		ConfigType: &accesslogv3.ExtensionFilter_TypedConfig{TypedConfig: b.pack(&celv3.ExpressionFilter{Expression: expression})}}}}
 }

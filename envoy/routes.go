@@ -40,6 +40,10 @@ func everything() *routev3.RouteMatch {
 
 func (b *builder) poolRoute(p *Pool) *routev3.Route {
 	match := everything()
+	// By the header alone, a client that is trusted with headers could choose a pool while the picker is away.
+	match.DynamicMetadata = []*matcherv3.MetadataMatcher{{Filter: metadataNamespace,
+		Path:  []*matcherv3.MetadataMatcher_PathSegment{{Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: front.WireDestination}}},
+		Value: &matcherv3.ValueMatcher{MatchPattern: &matcherv3.ValueMatcher_PresentMatch{PresentMatch: true}}}}
 	match.Headers = []*routev3.HeaderMatcher{{Name: front.WireBaseModel, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
 		StringMatch: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: p.key()}}}}}
 	return &routev3.Route{
@@ -73,6 +77,9 @@ func (b *builder) action(cluster string, p *Pool) *routev3.RouteAction {
 	return a
 }
 
+// unpickedRoute is the name of the routes for what nobody has picked an endpoint for.
+const unpickedRoute = "unpicked"
+
 // openRoutes are for requests that the picker has not seen, or not yet, where a gateway fails open: there is one pool, whose
 // configured endpoints get the requests in turn, each a retry's next. Which paths are open is the picker's to say, too:
 // without it those of the API are that need no endpoint in particular, and nothing of engines' administration is.
@@ -88,7 +95,7 @@ func (b *builder) openRoutes() []*routev3.Route {
 	}
 	var list []*routev3.Route
 	for _, path := range openai.FixedPaths() {
-		list = append(list, &routev3.Route{Name: "unpicked", Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
+		list = append(list, &routev3.Route{Name: unpickedRoute, Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
 			Action: &routev3.Route_Route{Route: a}})
 	}
 	return list
@@ -97,7 +104,7 @@ func (b *builder) openRoutes() []*routev3.Route {
 // closedRoute is for all other requests that the picker has not seen, or not yet. It leads nowhere: to a cluster without
 // members rather than to a direct response, since a limit on bodies holds on routes to clusters only.
 func (b *builder) closedRoute() *routev3.Route {
-	return &routev3.Route{Name: "unpicked", Match: everything(),
+	return &routev3.Route{Name: unpickedRoute, Match: everything(),
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: closedCluster}}}}
 }
 
