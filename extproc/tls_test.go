@@ -9,10 +9,13 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"io"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +96,9 @@ func TestTLS(t *testing.T) {
 	if err := ask(false); err == nil {
 		t.Error("without a certificate: got an answer")
 	}
+	if got := r.said.String(); !strings.Contains(got, "fails in its TLS handshake") {
+		t.Errorf("without a certificate: got no line in the log:\n%s", got)
+	}
 	certificate(t, dir, "picker")
 	if err := ask(true); err != nil {
 		t.Errorf("after the picker's certificate was renewed: %v", err)
@@ -113,5 +119,42 @@ func TestLoadTLS(t *testing.T) {
 		if _, err := LoadTLS(files[0], files[1], files[2]); err == nil {
 			t.Errorf("%v: got no error", files)
 		}
+	}
+}
+
+// Handshakes that fail are told once in a while, with how many there were beside.
+func TestFailedHandshakesAreLogged(t *testing.T) {
+	dir := t.TempDir()
+	cert, key := certificate(t, dir, "picker")
+	config, err := LoadTLS(cert, key, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, now := new(syncBuffer), time.Hour
+	p := &Picker{log: slog.New(slog.NewTextHandler(said, nil)), now: func() time.Duration { return now }}
+	creds := p.handshakes(config).Clone()
+	plain := func() {
+		t.Helper()
+		ours, theirs := net.Pipe()
+		go func() {
+			_, _ = ours.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+			_, _ = io.Copy(io.Discard, ours)
+		}()
+		if _, _, err := creds.ServerHandshake(theirs); err == nil {
+			t.Fatal("got a handshake with plain text")
+		}
+		_ = ours.Close()
+		_ = theirs.Close()
+	}
+	plain()
+	plain()
+	plain()
+	if got := said.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "first record does not look like a TLS handshake") || !strings.Contains(got, "also=0") {
+		t.Errorf("got\n%s\nwant one line", got)
+	}
+	now += failedEvery
+	plain()
+	if got := said.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "also=2") {
+		t.Errorf("got\n%s\nwant a second line that counts two more", got)
 	}
 }
