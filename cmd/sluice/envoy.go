@@ -194,6 +194,11 @@ func (o *envoyOptions) options(c *config.Config) (envoy.Options, error) {
 	if o.tlsCert != "" {
 		e.Certificate = &envoy.Certificate{CertFile: o.tlsCert, KeyFile: o.tlsKey}
 	}
+	if o.accessLog != "" {
+		var err error
+		e.AccessLog, err = filepath.Abs(o.accessLog)
+		faults = append(faults, err)
+	}
 	if j := c.JWT; j != nil {
 		e.JWT = &envoy.JWT{Name: j.Provider, Issuer: j.Issuer, JWKSURI: j.JWKSURI, Audiences: j.Audiences}
 		for _, claim := range j.Claims {

@@ -70,11 +70,11 @@ func TestEnvoyFiles(t *testing.T) {
 	refused("ends in .yaml", plain+" --out envoy.conf")
 	refused("ends in .yaml", plain+" --out envoy.json")
 
-	out, err := try(strings.Fields("envoy -f good.yaml --tls-cert a.crt --tls-key a.key --tls-roots b.crt --picker-ca b.crt --picker-cert b.crt --picker-key b.key")...)
+	out, err := try(strings.Fields("envoy -f good.yaml --access-log a.log --tls-cert a.crt --tls-key a.key --tls-roots b.crt --picker-ca b.crt --picker-cert b.crt --picker-key b.key")...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"a.crt", "a.key", "b.crt", "b.key"} {
+	for _, name := range []string{"a.log", "a.crt", "a.key", "b.crt", "b.key"} {
 		if all, absolute := strings.Count(out, name), strings.Count(out, filepath.Join(dir, name)); all == 0 || all != absolute {
 			t.Errorf("got %s %d times, %d of them with its folder:\n%s", name, all, absolute, out)
 		}

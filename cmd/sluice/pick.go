@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 
+	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/envoy"
 	"github.com/sluice-gateway/sluice/extproc"
 )
@@ -104,6 +107,7 @@ func pick(ctx context.Context, o *pickOptions, out, errOut io.Writer) error {
 	if o.picker.SelectOnly {
 		o.scrapeInterval, o.staleAfter = max(o.scrapeInterval, lookEvery), max(o.staleAfter, 4*lookEvery)
 	}
+	o.askers = "Envoy"
 	o.behind, o.certified = true, true // whether Envoy has one is asked where its configuration is made
 	tuned := tuneMemory(o.front.BodyBudget)
 	s, err := newServer(ctx, &o.gatewayOptions, log, time.Now(), o.open)
@@ -115,14 +119,33 @@ func pick(ctx context.Context, o *pickOptions, out, errOut io.Writer) error {
 	if err := s.listen(); err != nil {
 		return err
 	}
+	leaveToEnvoy(s.plan.config, log)
 	if o.cert == "" && !s.public.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		log.Warn("the picker is reachable from other machines in plain text; prompts pass over it: use --tls-cert and --tls-key, and --tls-client-ca to know who asks",
 			"address", s.public.Addr().String())
 	}
-	fmt.Fprintf(out, "sluice: picking on %s\n", s.public.Addr())
+	verb := "picking"
+	if o.picker.SelectOnly {
+		verb = "selecting models"
+	}
+	fmt.Fprintf(out, "sluice: %s on %s\n", verb, s.public.Addr())
 	fmt.Fprintf(out, "sluice: metrics on http://%s\n", s.private.Addr())
 	fmt.Fprintf(out, "sluice: console on http://%s/console\n", s.private.Addr())
 	return s.run(ctx)
+}
+
+// leaveToEnvoy says what the configuration asks for that a picker can't see to.
+func leaveToEnvoy(c *config.Config, log *slog.Logger) {
+	var left []string
+	if c.JWT != nil {
+		left = append(left, "spec.auth")
+	}
+	if c.TLS {
+		left = append(left, "spec.tls")
+	}
+	if left != nil {
+		log.Warn("left to the Envoy in front, which `sluice envoy -f FILE` configures for it: the picker checks no tokens and ends no TLS of clients", "what", strings.Join(left, ", "))
+	}
 }
 
 // behindEnvoy is the door that Envoy stands in.

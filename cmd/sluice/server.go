@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,8 @@ type gatewayOptions struct {
 	logFormat      string
 	// behind says that Envoy meets the clients, certified that it has a certificate for them.
 	behind, certified bool
+	// askers are who connects to listen; empty means clients.
+	askers string
 }
 
 // gatewayFlags adds the flags of a gateway with their defaults.
@@ -126,7 +129,7 @@ type server struct {
 	faults   map[string]error
 	rejected string
 	reloads  *reloads
-	states   map[string]string
+	states   map[string]endpointState
 }
 
 // newServer makes a gateway that knows its fleet and listens nowhere yet. start is the origin of its clock.
@@ -163,7 +166,7 @@ func (s *server) side(name string) console.Side {
 // listen opens both listeners.
 func (s *server) listen() (err error) {
 	if s.public, err = net.Listen("tcp", s.o.listen); err != nil {
-		return fmt.Errorf("cannot listen for clients (choose another address with --listen): %w", err)
+		return fmt.Errorf("cannot listen for %s (choose another address with --listen): %w", cmp.Or(s.o.askers, "clients"), err)
 	}
 	if s.private, err = net.Listen("tcp", s.o.admin); err != nil {
 		return errors.Join(fmt.Errorf("cannot listen for metrics (choose another address with --admin): %w", err), s.public.Close())

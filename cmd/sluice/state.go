@@ -10,18 +10,24 @@ import (
 // stateEvery is how often the states of endpoints are looked at for the log.
 const stateEvery = time.Second
 
+// endpointState is what was last seen of an endpoint, and what was last logged: empty while it is new.
+type endpointState struct{ seen, said string }
+
 // logStates logs every endpoint whose state has changed since the last look: from what to what, and why.
 func (s *server) logStates() {
-	states := make(map[string]string)
+	states := make(map[string]endpointState)
 	for _, p := range s.fleet.Pools() {
 		for _, e := range p.Status(s.now()) {
 			key := p.Name() + " " + e.Endpoint.Name
-			states[key] = e.State
-			switch was, known := s.states[key]; {
-			case !known && e.State != "ready" && e.State != "draining", was == e.State:
+			last, known := s.states[key]
+			was := cmp.Or(last.said, "new")
+			states[key] = endpointState{e.State, e.State}
+			switch {
+			case !known && e.State != "ready" && e.State != "draining", last.seen == e.State:
 				// Nothing is known yet, or nothing has changed.
+				states[key] = endpointState{e.State, last.said}
 			case e.State == "ready" || e.State == "draining" || e.State == "in doubt":
-				s.log.Info("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", cmp.Or(was, "new"))
+				s.log.Info("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was)
 			default:
 				s.log.Warn("endpoint is "+e.State, "pool", p.Name(), "endpoint", e.Endpoint.Name, "was", was, "why", e.Why)
 			}
