@@ -96,3 +96,46 @@ func TestEnvoyRefusesWhatIsNotHTTP(t *testing.T) {
 		wantError(t, "no HTTP, without a picker", status, h, text, 400, "invalid_request")
 	})
 }
+
+// A response that an engine stores is found where it was made, however bodies pass: nobody else is asked for it.
+func TestEnvoyFindsStoredResponses(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, binary string) {
+		for _, duplex := range []bool{false, true} {
+			a, b := newEndpoint(t), newEndpoint(t)
+			for _, e := range []*endpointRig{a, b} {
+				e.do(func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("Content-Type", "application/json")
+					if r.Method == http.MethodPost {
+						fmt.Fprintf(w, `{"id":"resp_%d","object":"response"}`, len(e.requests()))
+						return
+					}
+					fmt.Fprintf(w, `{"at":%q}`, e.address)
+				})
+			}
+			_, url := startThrough(t, binary, "--endpoint", "m="+a.address+","+b.address, fmt.Sprintf("--full-duplex=%t", duplex))
+			body := []byte(`{"model":"m","input":"x"}`)
+			var h http.Header
+			var text string
+			eventually(t, "an endpoint to serve", 30*time.Second, func() (ok bool) {
+				var status int
+				status, h, text = fetch(http.MethodPost, url+"/v1/responses", nil, body)
+				return status == 200
+			})
+			_, id, _ := strings.Cut(text, `"id":"`)
+			id, _, _ = strings.Cut(id, `"`)
+			for range 4 {
+				status, _, text := fetch(http.MethodGet, url+"/v1/responses/"+id, nil, nil)
+				if want := fmt.Sprintf(`{"at":%q}`, h.Get("X-Gateway-Destination-Endpoint-Served")); status != 200 || text != want {
+					t.Errorf("full duplex %t: got %d %s, want %s", duplex, status, text, want)
+				}
+			}
+			for _, e := range []*endpointRig{a, b} {
+				for _, r := range e.requests() {
+					if strings.HasPrefix(r.Path, "/v1/responses/") && e.address != h.Get("X-Gateway-Destination-Endpoint-Served") {
+						t.Errorf("full duplex %t: got a request for %s at %s, want it at the other endpoint", duplex, r.Path, e.address)
+					}
+				}
+			}
+		}
+	})
+}

@@ -20,6 +20,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -219,6 +220,12 @@ func (b *builder) extProc() *extprocv3.ExternalProcessor {
 		MetadataOptions:    &extprocv3.MetadataOptions{ForwardingNamespaces: told, ReceivingNamespaces: ours},
 		ResponseAttributes: []string{"response.code_details"}, // whether an endpoint answered, or Envoy for it
 	}
+}
+
+// asked is a virtual host's or a route's setting of what the picker is sent.
+func (b *builder) asked(mode *extprocv3.ProcessingMode) map[string]*anypb.Any {
+	return map[string]*anypb.Any{extProcFilter: b.pack(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{
+		Overrides: &extprocv3.ExtProcOverrides{ProcessingMode: mode}}})}
 }
 
 // processing says what the picker is sent. Its stream stays open to a request's end, since the answer's headers are sent and

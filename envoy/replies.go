@@ -37,6 +37,8 @@ func replies() []reply {
 		{details: []string{"no_healthy_upstream"}, where: fmt.Sprintf("xds.route_name == %q && !(%q in metadata.filter_metadata)", unpickedRoute, metadataNamespace),
 			then: openai.NoEndpoint, again: 1, message: "the gateway's picker can't be asked where to send the request; try again"},
 		{details: []string{"jwt_authn_access_denied{Audiences"}, then: openai.Forbidden, message: "the token is meant for another audience than this gateway"},
+		{details: []string{"jwt_authn_access_denied{Jwks_remote_fetch_is_failed}"}, then: openai.Internal, status: http.StatusServiceUnavailable, again: 1,
+			message: "the gateway can't get the keys that it checks tokens by; try again"},
 		{details: []string{"jwt_authn_access_denied"}, then: openai.NoToken, message: "the request has no valid token: send one as Authorization: Bearer TOKEN"},
 		{details: []string{"rbac_access_denied"}, then: openai.Forbidden, message: "the token does not have the claims that this gateway requires"},
 		{details: []string{"request_payload_too_large"}, then: openai.TooLarge, message: "the request body is larger than this gateway takes"},

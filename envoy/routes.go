@@ -7,7 +7,6 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
@@ -25,12 +24,12 @@ const (
 // picker has not seen: the failure mode.
 func (b *builder) routes() *routev3.RouteConfiguration {
 	host := &routev3.VirtualHost{Name: "all", Domains: []string{"*"}, RequestBodyBufferLimit: wrapperspb.UInt64(uint64(b.o.MaxBodyBytes)),
-		TypedPerFilterConfig: map[string]*anypb.Any{extProcFilter: b.pack(&extprocv3.ExtProcPerRoute{Override: &extprocv3.ExtProcPerRoute_Overrides{
-			Overrides: &extprocv3.ExtProcOverrides{ProcessingMode: b.processing()}}})}}
+		TypedPerFilterConfig: b.asked(b.processing())}
 	for i := range b.o.Pools {
 		host.Routes = append(host.Routes, b.poolRoute(&b.o.Pools[i]))
 	}
-	host.Routes = append(append(host.Routes, b.openRoutes()...), b.closedRoute())
+	host.Routes = append(append(host.Routes, b.openRoutes()...), b.storedRoutes()...)
+	host.Routes = append(host.Routes, b.closedRoute())
 	return &routev3.RouteConfiguration{Name: routesName, VirtualHosts: []*routev3.VirtualHost{host}, ValidateClusters: wrapperspb.Bool(false)}
 }
 
@@ -106,6 +105,20 @@ func (b *builder) openRoutes() []*routev3.Route {
 func (b *builder) closedRoute() *routev3.Route {
 	return &routev3.Route{Name: unpickedRoute, Match: everything(),
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: closedCluster}}}}
+}
+
+// storedRoutes have the picker see the answers to POST /v1/responses, in which stand the names of what an engine stores. It asks
+// for that itself where it may, which is not in full duplex.
+func (b *builder) storedRoutes() []*routev3.Route {
+	if !b.o.FullDuplex {
+		return nil
+	}
+	mode := b.processing()
+	mode.ResponseBodyMode = extprocv3.ProcessingMode_STREAMED
+	r := b.closedRoute()
+	r.TypedPerFilterConfig = b.asked(mode)
+	r.Match = &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: "/v1/responses/?"}}}
+	return []*routev3.Route{r}
 }
 
 // clusterOf is the name of a pool's cluster.
