@@ -406,6 +406,54 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
+// K31: nobody may do more than read pods, and files by name; no role reaches beyond its namespace; two configurations of
+// one namespace have nothing with the same name.
+func TestLeastRights(t *testing.T) {
+	roles := 0
+	for _, name := range cases(t) {
+		plan, _ := build(t, name)
+		for _, u := range plan.Objects {
+			if kind := u.GetKind(); kind == "ClusterRole" || kind == "ClusterRoleBinding" {
+				t.Errorf("%s: got a %s", name, kind)
+			}
+			rules, _, _ := unstructured.NestedSlice(u.Object, "rules")
+			if u.GetKind() != "Role" {
+				continue
+			}
+			roles++
+			for _, r := range rules {
+				rule := r.(map[string]any)
+				what, named := fmt.Sprint(rule["resources"]), rule["resourceNames"] != nil
+				if fmt.Sprint(rule["verbs"]) != "[get list watch]" || what != "[pods]" && (what != "[configmaps]" || !named) {
+					t.Errorf("%s: %s: got the rule %v", name, key(u), rule)
+				}
+			}
+		}
+	}
+	if roles == 0 {
+		t.Error("got no role")
+	}
+}
+
+func TestTwoConfigurations(t *testing.T) {
+	seen := make(map[string]string)
+	for _, name := range []string{"one", "two"} {
+		c, ctx := many(1)
+		c.Name, c.Spec.Schedulers[0].Name = name, "of-"+name
+		plan, err := Build(c, ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range plan.Objects {
+			if other := seen[key(u)]; other != "" {
+				t.Errorf("%s is of %s and of %s", key(u), other, name)
+			}
+			seen[key(u)] = name
+		}
+	}
+}
+
+// K20: a message fits in a condition however much there is to say.
 func TestMessagesFit(t *testing.T) {
 	if got := cut(strings.Repeat("ä", maxMessage)); len(got) > maxMessage || !strings.HasSuffix(got, "ä ...") {
 		t.Errorf("got %d bytes that end with %q", len(got), got[len(got)-8:])
