@@ -76,7 +76,7 @@ and go need no new one; pools do.`,
 	f.DurationVar(&o.attempt, "attempt-timeout", 0, "time one endpoint may keep a request without answer headers (0: no limit)")
 	f.IntVar(&o.maxAttempts, "max-attempts", envoy.DefaultRetries+1, "how many endpoints a request is sent to at most")
 	f.BoolVar(&o.trust, "trust-client-headers", false, "keep gateway headers that clients send: clients are gateways themselves")
-	f.StringVar(&o.accessLog, "access-log", "/dev/stdout", "`FILE` for a line of JSON about each request (empty: none)")
+	f.StringVar(&o.accessLog, "access-log", "/dev/stdout", "`FILE` for a line of JSON about each request (empty: none); send /dev/stdout to a file by >>, not >")
 	f.StringVar(&o.output, "out", "", "`FILE` to write to; beside it one with the certificate, so that Envoy takes renewed ones over (default: standard output)")
 	o.sharedFlags(f)
 	return cmd
