@@ -45,7 +45,11 @@ func TestEnvoyFailureModes(t *testing.T) {
 				}
 				// What else engines serve on the same port stays closed.
 				status, h, text := fetch(http.MethodPost, e.url+"/v1/unload_lora_adapter", nil, []byte("{}"))
-				wantError(t, mode+", "+when+", a closed path", status, h, text, 503, "no_endpoint")
+				if open {
+					wantError(t, mode+", "+when+", a closed path", status, h, text, 404, "not_found")
+				} else {
+					wantError(t, mode+", "+when+", a closed path", status, h, text, 503, "no_endpoint")
+				}
 				if open && (!served[a.address] || !served[b.address] || len(served) != 2) {
 					t.Errorf("%s, %s: got answers from %v, want both endpoints", mode, when, served)
 				}
@@ -61,6 +65,7 @@ func TestEnvoyFailureModes(t *testing.T) {
 			unpicked("a picker that never answers")
 			p.halt()
 			unpicked("the picker is gone")
+			checkPaths(t, e, open)
 			if open {
 				a.server.CloseClientConnections()
 				a.server.Listener.Close()
@@ -75,6 +80,38 @@ func TestEnvoyFailureModes(t *testing.T) {
 			}
 		}
 	})
+}
+
+// checkPaths checks which paths lead where while nobody picks.
+func checkPaths(t *testing.T, e *envoyRig, open bool) {
+	t.Helper()
+	type answer struct {
+		status int
+		code   string // of the error, empty for none
+	}
+	closed := answer{503, "no_endpoint"}
+	for _, c := range []struct {
+		method, path string
+		failingOpen  answer
+	}{
+		{"GET", "/healthz", answer{status: 200}}, {"GET", "/readyz", answer{status: 200}}, {"GET", "/v1/models", answer{status: 200}},
+		{"POST", "/v1/completions/", answer{status: 200}}, {"POST", "/rerank?x=1", answer{status: 200}},
+		{"GET", "/v1/responses/resp_1", closed}, {"POST", "/v1/responses/resp_1/cancel", closed}, {"GET", "/v1/models/org/name", closed},
+		{"GET", "/metrics", answer{404, "not_found"}}, {"GET", "/v1/completions/../../metrics", answer{404, "not_found"}},
+		{"GET", "/v1/models/../../metrics", closed}, {"POST", "/v1/models%2F..%2F..%2Fmetrics", answer{404, "not_found"}},
+		{"GET", "/", answer{404, "not_found"}}, {"GET", "/v1/completionsx", answer{404, "not_found"}},
+	} {
+		want := closed
+		if open {
+			want = c.failingOpen
+		}
+		status, h, text := fetch(c.method, e.url+c.path, nil, nil)
+		if want.code != "" {
+			wantError(t, c.path, status, h, text, want.status, want.code)
+		} else if status != want.status {
+			t.Errorf("%s: got %d %q, want %d", c.path, status, text, want.status)
+		}
+	}
 }
 
 // Names lead to whoever listens at one of their addresses, of IPv4 or IPv6: the picker's, and an engine's while nobody picks.

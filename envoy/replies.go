@@ -36,6 +36,8 @@ func replies() []reply {
 			message: "the gateway's picker can't be asked where to send the request; try again"},
 		{details: []string{"no_healthy_upstream"}, where: fmt.Sprintf("xds.route_name == %q && !(%q in metadata.filter_metadata)", unpickedRoute, metadataNamespace),
 			then: openai.NoEndpoint, again: 1, message: "the gateway's picker can't be asked where to send the request; try again"},
+		{details: []string{"no_healthy_upstream"}, where: fmt.Sprintf("xds.route_name == %q", notOpenRoute), then: openai.PathNotFound,
+			message: "the path is closed: while the gateway's picker can't be asked, only paths of the OpenAI API are open"},
 		{details: []string{"jwt_authn_access_denied{Audiences"}, then: openai.Forbidden, message: "the token is meant for another audience than this gateway"},
 		{details: []string{"jwt_authn_access_denied{Jwks_remote_fetch_is_failed}"}, then: openai.Internal, status: http.StatusServiceUnavailable, again: 1,
 			message: "the gateway can't get the keys that it checks tokens by; try again"},

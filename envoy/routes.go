@@ -1,8 +1,11 @@
 package envoy
 
 import (
+	"net/http"
+	"regexp"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	previousv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
@@ -76,8 +79,12 @@ func (b *builder) action(cluster string, p *Pool) *routev3.RouteAction {
 	return a
 }
 
-// unpickedRoute is the name of the routes for what nobody has picked an endpoint for.
-const unpickedRoute = "unpicked"
+// Names of the routes for what nobody has picked an endpoint for: unpickedRoute, and notOpenRoute for paths that stay closed
+// to everybody while the gateway fails open.
+const (
+	unpickedRoute = "unpicked"
+	notOpenRoute  = "not open"
+)
 
 // openRoutes are for requests that the picker has not seen, or not yet, where a gateway fails open: there is one pool, whose
 // configured endpoints get the requests in turn, each a retry's next. Which paths are open is the picker's to say, too:
@@ -94,16 +101,33 @@ func (b *builder) openRoutes() []*routev3.Route {
 	}
 	var list []*routev3.Route
 	for _, path := range openai.FixedPaths() {
+		list = append(list, &routev3.Route{Name: unpickedRoute, Action: &routev3.Route_Route{Route: a},
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: regexp.QuoteMeta(path) + "/?"}}}})
+		if _, ok := openai.PathOf(path + "/identifier"); ok { // what the one endpoint has that only the picker finds
+			list = append(list, nowhere(unpickedRoute, &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: path + "/"}}))
+		}
+	}
+	// Clients are served, so whoever balances over such Envoys is to leave this one in.
+	for _, path := range openPaths() {
 		list = append(list, &routev3.Route{Name: unpickedRoute, Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Path{Path: path}},
-			Action: &routev3.Route_Route{Route: a}})
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: http.StatusOK,
+				Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: "ok\n"}}}}})
 	}
 	return list
 }
 
-// closedRoute is for all other requests that the picker has not seen, or not yet. It leads nowhere: to a cluster without
-// members rather than to a direct response, since a limit on bodies holds on routes to clusters only.
+// closedRoute is for all other requests that the picker has not seen, or not yet.
 func (b *builder) closedRoute() *routev3.Route {
-	return &routev3.Route{Name: unpickedRoute, Match: everything(),
+	if b.o.FailureMode == FailOpen {
+		return nowhere(notOpenRoute, everything())
+	}
+	return nowhere(unpickedRoute, everything())
+}
+
+// nowhere is a route to a cluster without members rather than a direct response, since a limit on bodies holds on routes to
+// clusters only.
+func nowhere(name string, match *routev3.RouteMatch) *routev3.Route {
+	return &routev3.Route{Name: name, Match: match,
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: closedCluster}}}}
 }
 
