@@ -266,6 +266,6 @@ func (b *builder) accessLog() []*accesslogv3.AccessLog {
 		fields[name] = structpb.NewStringValue(operator)
 	}
 	format := &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: &structpb.Struct{Fields: fields}}}
-	return []*accesslogv3.AccessLog{{Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: b.pack(
+	return []*accesslogv3.AccessLog{{Name: "envoy.access_loggers.file", Filter: b.logged(), ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: b.pack(
 		&filelogv3.FileAccessLog{Path: b.o.AccessLog, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format}})}}}
 }

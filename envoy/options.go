@@ -50,6 +50,9 @@ type Options struct {
 	FullDuplex bool
 	// AccessLog is the file of the access log, such as /dev/stdout; empty for none.
 	AccessLog string
+	// OwnAgent is the User-Agent of requests that the gateway itself makes, which the access log leaves out; empty for none. It
+	// should be nobody else's.
+	OwnAgent string
 	// Dynamic leaves listener, routes and clusters to discovery, so that changed options need no new bootstrap. Without the
 	// picker such an Envoy starts with nothing.
 	Dynamic bool

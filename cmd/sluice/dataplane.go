@@ -80,6 +80,7 @@ type throughEnvoy struct {
 	plane *planeOptions
 	limit envoyOptions // what serve's own flags mean to Envoy
 	out   io.Writer    // gets what Envoy writes
+	agent string       // what our own requests call themselves; a client that knew it would be in no log
 	// ready is called with the address once requests are served.
 	ready func(url string)
 
@@ -120,7 +121,7 @@ func (d *throughEnvoy) check(p *plan) error {
 // settings are all that Envoy is told for a plan: nothing that a configuration says is kept from an earlier one.
 func (d *throughEnvoy) settings(p *plan) (envoy.Options, error) {
 	o, err := d.where.options(p.config)
-	o.Dynamic, o.Certificate = true, d.certificate
+	o.Dynamic, o.Certificate, o.OwnAgent = true, d.certificate, d.agent
 	return o, err
 }
 
@@ -222,6 +223,7 @@ func freePort() (string, error) {
 type child struct {
 	log        *slog.Logger
 	url, admin string
+	agent      string
 	client     *http.Client
 	process    *os.Process
 	// ended is closed when it is gone, with err as the reason; failed has that as an error.
@@ -232,7 +234,7 @@ type child struct {
 
 // start runs Envoy, whose log becomes ours.
 func (d *throughEnvoy) start(folder string, o *envoy.Options) (*child, error) {
-	c := &child{log: d.s.log, url: "http://" + o.Listen, admin: "http://" + o.Admin, ended: make(chan struct{}), failed: make(chan error, 1),
+	c := &child{log: d.s.log, agent: d.agent, url: "http://" + o.Listen, admin: "http://" + o.Admin, ended: make(chan struct{}), failed: make(chan error, 1),
 		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
 	if o.Certificate != nil {
 		c.url = "https://" + o.Listen
@@ -326,6 +328,7 @@ func (c *child) get(method, url string) (status int, body string) {
 	if err != nil {
 		return 0, ""
 	}
+	r.Header.Set("User-Agent", c.agent)
 	answer, err := c.client.Do(r)
 	if err != nil {
 		return 0, ""

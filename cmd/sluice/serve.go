@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -146,7 +147,7 @@ func (o *serveOptions) openEnvoy(s *server, first *plan, out io.Writer, ready fu
 	limits.maxBody, limits.trust = o.maxBody, o.front.TrustHeaders
 	picker := &pickOptions{gatewayOptions: o.gatewayOptions}
 	picker.picker.SeeAnswers = o.plane.see
-	return &throughEnvoy{behindEnvoy: picker.behindEnvoy(s, first), plane: &o.plane, limit: limits, out: out, ready: ready}
+	return &throughEnvoy{behindEnvoy: picker.behindEnvoy(s, first), plane: &o.plane, limit: limits, out: out, ready: ready, agent: "sluice/" + rand.Text()}
 }
 
 // with are the options for a plan.
