@@ -220,3 +220,24 @@ func TestEnvoyOutlivesItsPicker(t *testing.T) {
 		}
 	})
 }
+
+// A pool that Envoy's file lacks is listed, since the picker has it; its requests are told that nobody serves them, and the picker says
+// why.
+func TestEnvoyLacksAPool(t *testing.T) {
+	eachEnvoy(t, func(t *testing.T, binary string) {
+		a := newEndpoint(t)
+		p := newPlane(t, planeOptions{binary: binary, endpoints: []string{"--endpoint", "m=" + a.address}})
+		p.pickArgs = append(p.pickArgs, "--endpoint", "new="+a.address)
+		p.startPicker(t)
+		p.startEnvoy(t)
+		p.waitFor(t, "m")
+		eventually(t, "the picker to pick for the new pool, and say that Envoy has no route", 30*time.Second, func() bool {
+			status, h, text := fetch(http.MethodPost, p.url+"/v1/chat/completions", nil, []byte(`{"model":"new","messages":[]}`))
+			wantError(t, "a pool that the file lacks", status, h, text, 503, "no_endpoint")
+			if got := h.Get("X-Gateway-Destination-Endpoint-Served"); got != "" {
+				t.Errorf("got %q as who served what nobody did, want none", got)
+			}
+			return p.stderr.holding(0, "no route", "new")
+		})
+	})
+}

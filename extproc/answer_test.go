@@ -51,6 +51,28 @@ func TestServedElsewhere(t *testing.T) {
 	r.atRest()
 }
 
+// Where Envoy answers itself, nobody has served; that it knows no route to what was picked is said, once.
+func TestNobodyServed(t *testing.T) {
+	r := newRig(t, Options{})
+	for _, c := range []struct{ served, details string }{{"", "no_healthy_upstream"}, {"", "no_healthy_upstream"}, {"first", "upstream_reset_before_response_started{remote_connection_failure}"}} {
+		e := r.envoy(buffered)
+		_, destination, _ := e.picked(good)
+		if c.served != "" {
+			c.served, _, _ = strings.Cut(destination, ",")
+		}
+		e.responds("503", c.served, c.details)
+		set := setBy(e.recv().GetResponseHeaders().GetResponse().GetHeaderMutation())
+		if served, there := set[front.WireServed]; there || set["x-request-id"] == "" {
+			t.Errorf("%s: got served %q, want none, and an x-request-id", c.details, served)
+		}
+		e.end()
+		r.atRest()
+	}
+	if got := strings.Count(r.said.String(), "no route"); got != 1 {
+		t.Errorf("got %d warnings that there is no route, want 1", got)
+	}
+}
+
 // What an answer's status, or Envoy's own words, tell of an endpoint: failures put it aside, a client's leaving
 // doesn't.
 func TestEndings(t *testing.T) {

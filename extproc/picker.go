@@ -53,6 +53,8 @@ type Picker struct {
 	readers  sync.Pool // *openai.UsageReader
 
 	draining atomic.Bool
+	// warned is when it was last said that Envoy has no route; 0 for never.
+	warned atomic.Int64
 }
 
 // New makes a picker for the fleet. now is the fleet's own clock: the one that its pools are told the time by. Metrics

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/openai"
@@ -50,6 +51,31 @@ func (s *stream) judge() {
 
 // ownFault reports whether Envoy answers itself, as far as it says why it does.
 func ownFault(details string) bool { return details != "" && details != "via_upstream" }
+
+// noEndpoint is how Envoy's details begin where it knows no endpoint to try.
+const noEndpoint = "no_healthy_upstream"
+
+// unserved takes what is told of a request that was picked and that no endpoint has answered.
+func (s *stream) unserved() {
+	switch m := &s.in; {
+	case m.served != "": // it was tried
+		s.req.Ended.Endpoint = s.lease.Endpoint.Name
+	case strings.HasPrefix(m.details, noEndpoint):
+		s.p.warnOfRoute(s.req.Pool.Name())
+	}
+}
+
+// routeWarnings is the time between two warnings that Envoy has nowhere to send what was picked.
+const routeWarnings = time.Minute
+
+// warnOfRoute says that Envoy has nowhere to send a pool's requests, once in a while.
+func (p *Picker) warnOfRoute(pool string) {
+	now, last := int64(p.now()), p.warned.Load()
+	if last != 0 && now-last < int64(routeWarnings) || !p.warned.CompareAndSwap(last, max(now, 1)) {
+		return
+	}
+	p.log.Warn("Envoy has no route to a pool's endpoints; if it stays so, its configuration was written before the pool was there: write it anew with sluice envoy", "pool", pool)
+}
 
 // localEnding is how a request counts at its endpoint that Envoy has answered itself, by its response code details.
 func localEnding(details string) fleet.Ending {

@@ -403,12 +403,16 @@ func (s *stream) answered() error {
 	if s.lease != nil {
 		s.judge()
 	}
-	if s.lease != nil {
+	switch {
+	case s.lease != nil && !ownFault(m.details):
 		for _, h := range s.req.AnswerHeaders(s.lease, nil) {
 			a.set = append(a.set, header{strings.ToLower(h.Name), h.Value})
 		}
 		s.req.Ended.Endpoint = s.lease.Endpoint.Name
-	} else if s.begun {
+	case s.begun:
+		if s.lease != nil {
+			s.unserved()
+		}
 		a.set = append(a.set, header{front.WireRequestID, s.req.ID})
 	}
 	if c := s.req.Cookie; c != nil {
