@@ -121,7 +121,14 @@ type clientTrafficPolicy struct {
 		Connection clientConnection `json:"connection"`
 		Headers    clientHeaders    `json:"headers"`
 		Timeout    clientTimeout    `json:"timeout"`
+		HTTP2      clientHTTP2      `json:"http2"`
 	} `json:"spec"`
+}
+
+type clientHTTP2 struct {
+	InitialStreamWindowSize     string `json:"initialStreamWindowSize"`
+	InitialConnectionWindowSize string `json:"initialConnectionWindowSize"`
+	MaxConcurrentStreams        int    `json:"maxConcurrentStreams"`
 }
 
 type clientConnection struct {
@@ -129,8 +136,9 @@ type clientConnection struct {
 }
 
 type clientHeaders struct {
-	RequestID           string       `json:"requestID"`
-	EarlyRequestHeaders headerFilter `json:"earlyRequestHeaders"`
+	RequestID             string       `json:"requestID"`
+	WithUnderscoresAction string       `json:"withUnderscoresAction"`
+	EarlyRequestHeaders   headerFilter `json:"earlyRequestHeaders"`
 }
 
 type headerFilter struct {
@@ -249,10 +257,16 @@ type envoyProxy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
-		Provider   envoyProvider `json:"provider"`
-		Shutdown   envoyShutdown `json:"shutdown"`
-		BackendTLS envoyTLS      `json:"backendTLS"`
+		Provider    envoyProvider    `json:"provider"`
+		Shutdown    envoyShutdown    `json:"shutdown"`
+		BackendTLS  envoyTLS         `json:"backendTLS"`
+		FilterOrder []filterPosition `json:"filterOrder"`
 	} `json:"spec"`
+}
+
+type filterPosition struct {
+	Name   string `json:"name"`
+	Before string `json:"before"`
 }
 
 type envoyProvider struct {

@@ -104,6 +104,9 @@ func (b *builder) envoy() {
 		k.EnvoyPDB = &envoyPDB{MaxUnavailable: 1}
 	}
 	spec.Shutdown = envoyShutdown{DrainTimeout: fmt.Sprintf("%ds", b.drain()), MinDrainDuration: fmt.Sprintf("%ds", drainDelay)}
+	// Claims are checked before the picker is asked, or it would answer, read and count what is then denied. By itself Envoy
+	// Gateway checks them last.
+	spec.FilterOrder = []filterPosition{{Name: "envoy.filters.http.rbac", Before: "envoy.filters.http.ext_proc"}}
 	secret := secretOf(b.config.Name + "-envoy")
 	spec.BackendTLS.ClientCertificateRef.Name = gatewayv1.ObjectName(secret)
 	b.plan.Certificates = append(b.plan.Certificates, Certificate{Namespace: b.s.SystemNamespace, Secret: secret})
@@ -298,8 +301,9 @@ func (b *builder) traffic() {
 	c := &clientTrafficPolicy{ObjectMeta: b.meta(ns, b.config.Name, "")}
 	c.Spec.TargetRefs = target
 	c.Spec.Connection.BufferLimit = strconv.FormatInt(*b.config.Spec.BBR.MaxRequestBodyBytes, 10)
-	c.Spec.Headers = clientHeaders{RequestID: "PreserveOrGenerate", EarlyRequestHeaders: forClients()}
+	c.Spec.Headers = clientHeaders{RequestID: "PreserveOrGenerate", WithUnderscoresAction: "Allow", EarlyRequestHeaders: forClients()}
 	c.Spec.Timeout.HTTP = clientHTTPTimeout{RequestReceivedTimeout: "0s", RequestHeadersReceivedTimeout: "10s", IdleTimeout: "2m", StreamIdleTimeout: "10m"}
+	c.Spec.HTTP2 = clientHTTP2{InitialStreamWindowSize: "1Mi", InitialConnectionWindowSize: "16Mi", MaxConcurrentStreams: 1000}
 	b.add(envoyGatewayVersion, "ClientTrafficPolicy", c)
 
 	p := &backendTrafficPolicy{ObjectMeta: b.meta(ns, b.config.Name, "")}
