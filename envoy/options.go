@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/openai"
 )
 
@@ -65,8 +66,8 @@ type Options struct {
 const (
 	DefaultMemory         = 2 << 30
 	DefaultIdleTimeout    = 10 * time.Minute
-	DefaultConnectTimeout = 2 * time.Second
-	DefaultRetries        = 4
+	DefaultConnectTimeout = front.DefaultConnectTimeout
+	DefaultRetries        = front.DefaultMaxAttempts - 1
 	DefaultRootsFile      = "/etc/ssl/certs/ca-certificates.crt"
 )
 
@@ -90,7 +91,7 @@ type Picker struct {
 // Defaults of Picker.
 const (
 	DefaultMessageTimeout = 5 * time.Second
-	DefaultQueueTimeout   = 30 * time.Minute
+	DefaultQueueTimeout   = front.DefaultQueueTimeout
 )
 
 // PickerTLS is how Envoy checks the picker's certificate, and the certificate that it shows, if any.

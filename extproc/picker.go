@@ -37,7 +37,7 @@ type Options struct {
 // Defaults of Options.
 const (
 	DefaultPatience = 2 * time.Second
-	DefaultMaxWait  = 30 * time.Minute
+	DefaultMaxWait  = front.DefaultQueueTimeout
 )
 
 // Picker is the service. Make one with New; all methods may be called by any goroutine.
@@ -48,9 +48,9 @@ type Picker struct {
 	log      *slog.Logger
 	settings atomic.Pointer[Options]
 	metrics  *metrics
-	late     waits     // for an answer that isn't ready
-	stuck    waits     // for their endpoints' answers
-	readers  sync.Pool // *openai.UsageReader
+	late     front.Waits[*stream] // for an answer that isn't ready
+	stuck    front.Waits[*stream] // for their endpoints' answers
+	readers  sync.Pool            // *openai.UsageReader
 
 	draining atomic.Bool
 	// warned is when it was last said that Envoy has no route; 0 for never.
@@ -61,7 +61,7 @@ type Picker struct {
 // are registered with reg, which must not hold another front door's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Picker {
 	p := &Picker{fleet: f, desk: front.New(f, o.Options, reg, now, log), now: now, log: log, metrics: newMetrics(reg)}
-	p.late.look, p.stuck.look = (*stream).late, (*stream).stuck
+	p.late.Look, p.stuck.Look = (*stream).late, (*stream).stuck
 	p.readers.New = func() any { return openai.NewUsageReader(false) }
 	p.take(o)
 	return p

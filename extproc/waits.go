@@ -1,70 +1,17 @@
 package extproc
 
 import (
-	"sync"
 	"time"
 
 	"github.com/sluice-gateway/sluice/openai"
 )
-
-// waits looks at all streams that wait for something, again and again: a timer for each would cost more than most of
-// them do. Its goroutine runs while there are any.
-type waits struct {
-	// look deals with a stream, and reports whether to look at it again.
-	look func(s *stream) (again bool)
-
-	mu      sync.Mutex
-	list    []*stream
-	running bool
-}
-
-// emptyRounds is after how many looks that found nothing the goroutine ends.
-const emptyRounds = 10
-
-// add has a stream looked at until it needs it no more. every is the time between two looks, as the first that is added
-// says.
-func (w *waits) add(s *stream, every time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.list = append(w.list, s)
-	if !w.running {
-		w.running = true
-		go w.run(every)
-	}
-}
-
-func (w *waits) run(every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	var spare []*stream
-	for empty := 0; empty < emptyRounds; {
-		<-tick.C
-		w.mu.Lock()
-		list := w.list
-		w.list = spare[:0]
-		if empty++; len(list) > 0 {
-			empty = 0
-		}
-		w.running = empty < emptyRounds
-		w.mu.Unlock()
-		for _, s := range list {
-			if w.look(s) {
-				w.mu.Lock()
-				w.list = append(w.list, s)
-				w.mu.Unlock()
-			}
-		}
-		clear(list)
-		spare = list
-	}
-}
 
 // startWork notes that an answer is being made, for which Envoy waits.
 func (s *stream) startWork() {
 	s.mu.Lock()
 	s.working, s.workedFrom, s.asked = true, s.p.now(), false
 	s.mu.Unlock()
-	s.p.late.add(s, s.set.Patience/4)
+	s.p.late.Add(s, s.set.Patience/4)
 }
 
 // late asks for more time if the answer has taken the stream's patience, and reports whether to look again. Who holds
@@ -106,7 +53,7 @@ func (s *stream) await() {
 	s.mu.Lock()
 	s.awaiting = true
 	s.mu.Unlock()
-	s.p.stuck.add(s, stuckEvery)
+	s.p.stuck.Add(s, stuckEvery)
 }
 
 // awaited notes that its answer's headers are here, and reports whether it was still waited for.

@@ -84,6 +84,14 @@ type Ended struct {
 	ExpectedTokens int
 }
 
+// What the doors bound alike where nobody says otherwise: connecting to an endpoint, how many endpoints a request is sent
+// to, and how long it may wait in a queue behind Envoy.
+const (
+	DefaultConnectTimeout = 2 * time.Second
+	DefaultMaxAttempts    = 5
+	DefaultQueueTimeout   = 30 * time.Minute
+)
+
 // DefaultBodyBudget is the BodyBudget where Options has none, in bytes.
 const DefaultBodyBudget = 1 << 30
 

@@ -88,7 +88,7 @@ func (c *call) send(lease *fleet.Lease, final bool) *attempt {
 	a.lastByte.Store(int64(a.sent))
 	c.current = a
 	c.req.Want.Tried = append(c.req.Want.Tried, lease.Endpoint.Name)
-	c.g.late.add(a)
+	c.g.late.Add(a, lateAfter)
 	out := c.engineRequest(a)
 	resp, err := c.g.transports.of(&lease.Endpoint, c.set.ConnectTimeout).RoundTrip(out)
 	if err != nil {

@@ -84,7 +84,7 @@ func (c *call) read() *openai.Error {
 	src := io.Reader(c.r.Body)
 	if c.set.IdleTimeout > 0 {
 		p := &patient{r: c.r.Body, control: http.NewResponseController(c.w), limit: c.set.IdleTimeout, began: time.Now()}
-		c.g.late.add(p)
+		c.g.late.Add(p, lateAfter)
 		src = p
 	}
 	err := c.req.ReadBody(src, c.r.ContentLength)

@@ -50,10 +50,10 @@ type Options struct {
 
 // Defaults of Options.
 const (
-	DefaultConnectTimeout   = 2 * time.Second
+	DefaultConnectTimeout   = front.DefaultConnectTimeout
 	DefaultFirstByteTimeout = 10 * time.Minute
 	DefaultIdleTimeout      = 5 * time.Minute
-	DefaultMaxAttempts      = 5
+	DefaultMaxAttempts      = front.DefaultMaxAttempts
 )
 
 // Gateway is the front door. Make one with New; all methods may be called by any goroutine.
@@ -63,7 +63,7 @@ type Gateway struct {
 	now        func() time.Duration
 	settings   atomic.Pointer[Options]
 	transports transports
-	late       lateList
+	late       front.Waits[waiter]
 
 	draining atomic.Bool
 	cut      context.Context
@@ -78,6 +78,7 @@ type Gateway struct {
 // are registered with reg, which must not hold another Gateway's.
 func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.Duration, log *slog.Logger) *Gateway {
 	g := &Gateway{fleet: f, desk: front.New(f, o.Options, reg, now, log), now: now}
+	g.late.Look = func(w waiter) bool { w.late(); return false }
 	g.readers.New = func() any { return openai.NewUsageReader(false) }
 	g.pieces.New = func() any { return newBuffer(pieceSize) }
 	g.lines.New = func() any { return newBuffer(lineSize) }

@@ -2,65 +2,19 @@ package proxy
 
 import (
 	"net/http"
-	"sync"
 	"time"
 )
 
 // moveAgain is how often a request that should move, but has nowhere to go, looks again.
 const moveAgain = time.Second
 
-// lateAfter is how long waits go unwatched. Most of what is over by then needs no watcher, and a timer for each would
-// cost more than deciding: every timer that is the next to fire wakes the thread that waits for the network. With
-// timers and read deadlines for every request, small ones over one connection had .42 of the throughput of a reverse
-// proxy, without them .78.
-const (
-	lateAfter   = 20 * time.Millisecond
-	emptyRounds = 50 // after which the list's goroutine ends
-)
+// lateAfter is how long waits go unwatched: most of what is over by then needs no watcher.
+const lateAfter = 20 * time.Millisecond
 
 // waiter is something that waits, and wants watching when that lasts.
 type waiter interface {
-	// late is called once, by the list's goroutine, when the wait has lasted up to lateAfter; it may be over.
+	// late is called once when the wait has lasted up to lateAfter; it may be over.
 	late()
-}
-
-// lateList tells waiters when they are late. Its goroutine runs while there are any.
-type lateList struct {
-	mu      sync.Mutex
-	list    []waiter
-	running bool
-}
-
-func (l *lateList) add(w waiter) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.list = append(l.list, w)
-	if !l.running {
-		l.running = true
-		go l.run()
-	}
-}
-
-func (l *lateList) run() {
-	tick := time.NewTicker(lateAfter)
-	defer tick.Stop()
-	var spare []waiter
-	for empty := 0; empty < emptyRounds; {
-		<-tick.C
-		l.mu.Lock()
-		list := l.list
-		l.list = spare[:0]
-		if empty++; len(list) > 0 {
-			empty = 0
-		}
-		l.running = empty < emptyRounds
-		l.mu.Unlock()
-		for _, w := range list {
-			w.late()
-		}
-		clear(list)
-		spare = list
-	}
 }
 
 // late starts the watcher.
