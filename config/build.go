@@ -34,7 +34,16 @@ var scorers = []struct {
 // Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of the other
 // kinds, in any order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
 func Parse(docs []byte, name string) (*Config, error) {
-	b := builder{config: &Config{Source: name}}
+	b, err := parse(docs, name)
+	if err != nil {
+		return nil, err
+	}
+	return b.config, nil
+}
+
+// parse has a configuration built of the documents alone.
+func parse(docs []byte, name string) (*builder, error) {
+	b := &builder{config: &Config{Source: name}}
 	b.docs = read(docs)
 	for _, d := range b.docs {
 		b.take(d)
@@ -46,7 +55,7 @@ func Parse(docs []byte, name string) (*Config, error) {
 	if list := b.faults(); len(list) > 0 {
 		return nil, &Faults{Source: name, List: list}
 	}
-	return b.config, nil
+	return b, nil
 }
 
 // builder is Parse under way.
@@ -70,6 +79,7 @@ type builder struct {
 	configMapDocs []*document
 	adapterMaps   []adapterMap
 
+	pods   *Pods          // beside the documents, nil where there are none to be
 	chosen map[entry]bool // entries that some scheduler selected
 }
 
@@ -258,19 +268,13 @@ func (b *builder) choose(i int, p *Pool) {
 			b.chosen[entry{n, j}] = true
 		}
 	}
+	drained += b.choosePods(i, p, selector, has)
 	switch {
 	case len(p.Endpoints) == 0:
-		b.warn(b.gatewayDoc.ref(), at(i).Child("modelSelector"), p.Selector, "selects no endpoint, so requests for %q are answered 503%s", s.ModelName, b.whyNone())
+		b.selectsNone(i, p)
 	case drained == len(p.Endpoints):
 		b.warn(b.gatewayDoc.ref(), at(i).Child("modelSelector"), p.Selector, "selects only endpoints that drain, so requests for %q are answered 503", s.ModelName)
 	}
-}
-
-func (b *builder) whyNone() string {
-	if len(b.lists) == 0 {
-		return ": there is no document of kind Endpoints to select from"
-	}
-	return ": compare it with the labels in the Endpoints documents"
 }
 
 // endpoint fills in one entry for a scheduler, of which asWritten has no defaults.
@@ -339,18 +343,29 @@ func (b *builder) unselected() {
 	}
 }
 
-// warnShared tells of addresses in several pools.
+// warnShared tells of addresses in several pools; of pods once for all that are in the same ones.
 func (c *Config) warnShared(object, path string) {
-	pools := map[string][]string{}
+	pools, pods := map[string][]string{}, map[string]bool{}
 	for _, p := range c.Pools {
-		for _, e := range p.Endpoints {
-			pools[e.HostPort()] = append(pools[e.HostPort()], p.Scheduler)
+		for i := range p.Endpoints {
+			at := p.Endpoints[i].HostPort()
+			pools[at] = append(pools[at], p.Scheduler)
+			pods[at] = p.Endpoints[i].Pod != ""
 		}
 	}
+	said := map[string]bool{}
 	for hostPort, in := range sorted(pools) {
-		if len(in) > 1 {
-			c.Warnings = append(c.Warnings, Notice{Object: object, Path: path, Value: hostPort,
-				Why: fmt.Sprintf("is in the pools %s, and none of them counts what the others send there", strings.Join(in, " and "))})
+		if len(in) < 2 {
+			continue
 		}
+		value, verb, words := hostPort, "is", strings.Join(in, " and ")
+		if pods[hostPort] {
+			if said[words] {
+				continue
+			}
+			said[words], value, verb = true, "pods", "are"
+		}
+		c.Warnings = append(c.Warnings, Notice{Object: object, Path: path, Value: value,
+			Why: fmt.Sprintf("%s in the pools %s, and none of them counts what the others send there", verb, words)})
 	}
 }

@@ -114,6 +114,10 @@ type Endpoint struct {
 	TLS *TLS
 	// APIKey is the zero value where no key is sent.
 	APIKey APIKey
+	// Pod is the name of the pod that it is, UID that one's; empty for an entry of Endpoints.
+	Pod, UID string
+	// GPU is the kind of GPU where no label says it; empty if unknown.
+	GPU string
 }
 
 // HostPort returns the address to dial, with an IPv6 address in brackets.

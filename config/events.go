@@ -123,12 +123,12 @@ func (c *Config) checkEvents(say func(hostPort, why string)) (clashing map[strin
 	return clashing
 }
 
-// distinct lists the endpoints of all pools, each once.
+// distinct lists the endpoints of all pools, each once, without pods: each of those has an address, and all ports, of its own.
 func (c *Config) distinct() (all []Endpoint) {
 	seen := map[string]bool{}
 	for _, p := range c.Pools {
 		for _, e := range p.Endpoints {
-			if !seen[e.HostPort()] {
+			if e.Pod == "" && !seen[e.HostPort()] {
 				seen[e.HostPort()] = true
 				all = append(all, e)
 			}
