@@ -30,6 +30,9 @@ type Endpoint struct {
 	Name string
 	// Host is what the configuration calls it, sent as the Host header; equal to Name for literal addresses.
 	Host string
+	// Pod is the name of the pod that it is, empty where there are none. UID is that pod's: another one at the same address is
+	// another endpoint, of which nothing is known.
+	Pod, UID string
 	// Labels are the configured ones; LabelGPU names the GPU kind.
 	Labels map[string]string
 	// Drain takes the endpoint out of traffic; requests it has go on.

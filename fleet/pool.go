@@ -180,7 +180,7 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 			continue
 		}
 		ep := p.by[e.Name]
-		if ep == nil {
+		if ep == nil || ep.UID != e.UID {
 			ep, changed = p.newEndpoint(e), true
 		}
 		changed = changed || ep.reachedBy() != e.reachedBy()
@@ -191,7 +191,7 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 		rows = append(rows, ep)
 	}
 	for name, ep := range p.by {
-		if keep[name] == nil {
+		if keep[name] != ep {
 			p.index.Clear(ep.slot)
 			gone = append(gone, ep)
 			ep.row = -1
@@ -263,7 +263,9 @@ func (p *Pool) restate(ep *endpoint) {
 	}
 	if ep.Drain {
 		ep.state |= route.Draining
-		if ep.why == "" {
+		if ep.why == "" && ep.Pod != "" {
+			ep.why = "its pod is ending"
+		} else if ep.why == "" {
 			ep.why = "taken out of traffic by configuration"
 		}
 	}
@@ -613,7 +615,10 @@ type Status struct {
 	PrefixUnits int
 	// HeldTokens is how many tokens the endpoint's KV events say that its blocks hold, 0 where they are not followed.
 	HeldTokens int
-	// MissingMetrics are metrics that routing could use and the engine does not have.
+	// Asked: it was asked for its metrics. Metered: it gave some, and can be reached.
+	Asked, Metered bool
+	// MissingMetrics are metrics that routing could use and the engine does not have. Of one that is not Metered they are the
+	// reason for that.
 	MissingMetrics []string
 	// Slower is how many times longer prompts take here than at the others of its kind, 0 where that is not much.
 	Slower float64
@@ -621,7 +626,7 @@ type Status struct {
 	Rate route.Rate
 	// Errors is the share of the latest requests that it failed, 0 to 1, forgotten over seconds.
 	Errors float64
-	// Models are the names that the endpoint lists.
+	// Models are the names that the endpoint lists, nil before it was asked.
 	Models []string
 }
 
@@ -641,12 +646,16 @@ func (p *Pool) Status(now time.Duration) []Status {
 		s.HeldTokens, _ = ep.ledger.Tokens()
 		s.Errors = ep.errorShare(now.Seconds())
 		s.Slower = p.outlier(ep)
+		if ep.listed != nil {
+			s.Models = make([]string, 0, len(ep.models))
+		}
 		for _, m := range ep.models {
 			s.Models = append(s.Models, m.ID)
 		}
 		if ep.readAt != route.Never {
 			s.Age = now.Seconds() - ep.readAt
 		}
+		s.Asked, s.Metered = ep.asked, ep.asked && ep.readAt != route.Never && ep.down == "" && !ep.unmetered
 		s.State = p.stateOf(ep, now.Seconds(), &s)
 		out[i] = s
 	}

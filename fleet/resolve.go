@@ -27,9 +27,18 @@ type Resolver struct {
 // addresses of both families the IPv4 ones count, since they are the same servers. Names are asked for side by side.
 // What could not be resolved is returned by Host, whether an earlier answer stands in for it or not.
 func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoint, map[string]error) {
+	return r.expand(configured, r.ask(ctx, configured))
+}
+
+// Remembered is Resolve by what earlier answers said: it asks nobody, and leaves out names that have none.
+func (r *Resolver) Remembered(configured []Endpoint) []Endpoint {
+	out, _ := r.expand(configured, nil)
+	return out
+}
+
+func (r *Resolver) expand(configured []Endpoint, answers map[string]*answer) ([]Endpoint, map[string]error) {
 	faults := make(map[string]error)
-	answers := r.ask(ctx, configured)
-	var out []Endpoint
+	out := make([]Endpoint, 0, len(configured))
 	for _, e := range configured {
 		host, port, err := net.SplitHostPort(e.Host)
 		if err != nil {
@@ -40,9 +49,11 @@ func (r *Resolver) Resolve(ctx context.Context, configured []Endpoint) ([]Endpoi
 		if literal, err := netip.ParseAddr(host); err == nil {
 			addrs = append(addrs, literal)
 		} else {
-			if answer := answers[host]; answer.err != nil {
+			switch answer := answers[host]; {
+			case answer == nil: // nobody was asked
+			case answer.err != nil:
 				faults[e.Host] = fmt.Errorf("cannot resolve endpoint %q: %w", e.Host, answer.err)
-			} else {
+			default:
 				r.last[host] = answer.addrs
 			}
 			addrs = r.last[host]

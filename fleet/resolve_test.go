@@ -56,6 +56,13 @@ func TestResolve(t *testing.T) {
 	if got, faults = resolve(all...); !cmp.Equal(want, got) || len(faults) != 3 {
 		t.Errorf("the name server is down: got %v and faults %v, want what it said before and a fault for each name", got, faults)
 	}
+	var remembered []string
+	for _, e := range r.Remembered([]Endpoint{{Host: "vllm.svc:8000"}, {Host: "new.svc:1"}, {Host: "10.9.9.8:80"}}) {
+		remembered = append(remembered, e.Name)
+	}
+	if diff := cmp.Diff([]string{"10.0.0.1:8000", "10.0.0.2:8000", "10.9.9.8:80"}, remembered); diff != "" {
+		t.Errorf("without asking: %s", diff)
+	}
 	got, faults = resolve("gone.svc:1", "no-port", "10.1.1.1:1")
 	if !cmp.Equal([]string{"10.1.1.1:1"}, got) || len(faults) != 2 {
 		t.Errorf("got %v and faults %v, want the one that can be used and two faults", got, faults)

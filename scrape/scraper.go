@@ -194,7 +194,7 @@ func (p *Scraper) stop(which func(place) bool) {
 // sameReach reports whether two endpoints are reached and understood in the same way. Labels and draining are nothing
 // to a scraper.
 func sameReach(a, b *fleet.Endpoint) bool {
-	return a.Name == b.Name && a.Host == b.Host && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort && a.MetricsPath == b.MetricsPath &&
+	return a.Name == b.Name && a.UID == b.UID && a.Host == b.Host && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort && a.MetricsPath == b.MetricsPath &&
 		a.TLS == b.TLS && a.H2C == b.H2C && a.APIKey == b.APIKey && a.KVEvents == b.KVEvents && a.Ranks == b.Ranks && a.FirstRank == b.FirstRank
 }
 
