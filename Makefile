@@ -24,7 +24,7 @@ check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and
 vet:
 	$(GO) vet $(PACKAGES)
 	@for tag in e2e vllm peers dataplane; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
-	$(GO) vet -tags kube ./test/apiserver/ ./translate/
+	$(GO) vet -tags kube ./test/apiserver/ ./translate/ ./kube/
 
 format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
@@ -33,7 +33,7 @@ format:
 staticcheck:
 	$(GO) tool staticcheck $(PACKAGES)
 	@for tag in e2e vllm peers dataplane; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
-	$(GO) tool staticcheck -tags kube ./test/apiserver/ ./translate/
+	$(GO) tool staticcheck -tags kube ./test/apiserver/ ./translate/ ./kube/
 
 unit:
 	$(GO) test -race $(PACKAGES)
@@ -54,8 +54,8 @@ test: ## everything that has to hold: check, the fuzz seeds, e2e
 	@echo "== all passed"
 
 # The first run builds etcd, kube-apiserver and kubectl from Go modules into the user's cache: ten minutes on two cores.
-test-kube: ## the custom resource definitions, and what a configuration becomes, against a real API server
-	assets=$$(test/cluster/build.sh etcd kube-apiserver kubectl) && KUBEBUILDER_ASSETS="$$assets" $(GO) test -tags kube -count 1 -timeout 10m -p 1 ./test/apiserver/ ./translate/
+test-kube: ## the custom resource definitions, what a configuration becomes, and what is read of a cluster, against a real API server
+	assets=$$(test/cluster/build.sh etcd kube-apiserver kubectl) && KUBEBUILDER_ASSETS="$$assets" $(GO) test -tags kube -count 1 -timeout 10m -p 1 ./test/apiserver/ ./translate/ ./kube/
 
 # The first run installs vLLM for CPU into the user's cache: 6 GB, some minutes. It needs Linux on x86-64 and 8 GB of memory.
 test-vllm: needs-cc needs-python ## the gateway before two real vLLM servers on CPU: KV events, prefixes, adapters, failures

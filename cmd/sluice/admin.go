@@ -24,6 +24,7 @@ func serveAdminPaths(w http.ResponseWriter, _ *http.Request) {
 /explain?last=N  the last decisions
 /peers           the other replicas
 /healthz         200 while the process lives
+/readyz          200 while requests may come: pods are known, if there are some, and it does not drain
 /debug/pprof/    profiles of the process
 `) // an error means that the reader has gone
 }
@@ -40,6 +41,7 @@ func (s *server) adminHandler() http.Handler {
 	mux.HandleFunc("GET /fleet", s.serveFleet)
 	mux.HandleFunc("GET /peers", s.servePeers)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	mux.HandleFunc("GET /readyz", s.serveReady)
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -79,31 +81,37 @@ type fleetStatus struct {
 }
 
 type endpointStatus struct {
-	Name           string            `json:"name"`
-	Host           string            `json:"host"`
-	State          string            `json:"state"`
-	Why            string            `json:"why,omitempty"`
-	Engine         string            `json:"engine,omitempty"`
-	Kind           string            `json:"kind"`
-	Labels         map[string]string `json:"labels,omitempty"`
-	Models         []string          `json:"models,omitempty"`
-	Waiting        *float64          `json:"waiting,omitempty"`
-	Running        *float64          `json:"running,omitempty"`
-	KVUse          *float64          `json:"kvUse,omitempty"`
-	KVTokens       *float64          `json:"kvTokens,omitempty"`
-	AgeSeconds     *float64          `json:"ageSeconds,omitempty"`
-	InFlight       int               `json:"inFlight"`
-	Prefilling     int               `json:"prefilling"`
-	BacklogTokens  float64           `json:"backlogTokens"`
-	PrefixUnits    int               `json:"prefixUnits"`
-	Errors         float64           `json:"errors"`
-	Resident       []string          `json:"resident,omitempty"`
-	WaitingForSlot []string          `json:"waitingForSlot,omitempty"`
-	LoadingSeconds float64           `json:"loadingSeconds,omitempty"`
-	KVEvents       *console.Events   `json:"kvEvents,omitempty"`
-	Rate           route.Rate        `json:"rate"`
+	Name string `json:"name"`
+	Host string `json:"host"`
+	// Pod is the pod's name; absent where it is no pod.
+	Pod    string            `json:"pod,omitempty"`
+	State  string            `json:"state"`
+	Why    string            `json:"why,omitempty"`
+	Engine string            `json:"engine,omitempty"`
+	Kind   string            `json:"kind"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// Models is absent before it was asked.
+	Models         []string        `json:"models,omitzero"`
+	Waiting        *float64        `json:"waiting,omitempty"`
+	Running        *float64        `json:"running,omitempty"`
+	KVUse          *float64        `json:"kvUse,omitempty"`
+	KVTokens       *float64        `json:"kvTokens,omitempty"`
+	AgeSeconds     *float64        `json:"ageSeconds,omitempty"`
+	InFlight       int             `json:"inFlight"`
+	Prefilling     int             `json:"prefilling"`
+	BacklogTokens  float64         `json:"backlogTokens"`
+	PrefixUnits    int             `json:"prefixUnits"`
+	Errors         float64         `json:"errors"`
+	Resident       []string        `json:"resident,omitempty"`
+	WaitingForSlot []string        `json:"waitingForSlot,omitempty"`
+	LoadingSeconds float64         `json:"loadingSeconds,omitempty"`
+	KVEvents       *console.Events `json:"kvEvents,omitempty"`
+	Rate           route.Rate      `json:"rate"`
 	// Slower is how many times slower than the others of its kind the endpoint is, absent where that is not much.
-	Slower         float64  `json:"slower,omitempty"`
+	Slower float64 `json:"slower,omitempty"`
+	// MetricsRead is absent before they were asked for. Where it is true MissingMetrics are the names that its page lacks and
+	// routing would go by; where it is false, why there is no page.
+	MetricsRead    *bool    `json:"metricsRead,omitempty"`
 	MissingMetrics []string `json:"missingMetrics,omitempty"`
 }
 
@@ -118,7 +126,16 @@ func (s *server) events(pool string, e *fleet.Status) *console.Events {
 		Events: f.Events, PerSecond: f.PerSecond, Gaps: f.Gaps, LostMessages: f.Lost, Restarts: f.Restarts}
 }
 
-// serveFleet writes what is known of every endpoint.
+// serveFleet writes what is known of every endpoint, as a list of pools:
+//
+//	[{"pool": "llama", "model": "meta-llama/Llama-3.1-8B-Instruct", "endpoints": [
+//	  {"name": "10.0.0.1:8000", "pod": "llama-0", "state": "ready", "metricsRead": true, "models": ["meta-llama/Llama-3.1-8B-Instruct"]},
+//	  {"name": "10.0.0.2:8000", "pod": "llama-1", "state": "ready", "metricsRead": true, "missingMetrics": ["..."], "models": []},
+//	  {"name": "10.0.0.3:8000", "pod": "llama-2", "state": "not ready", "why": "...", "metricsRead": false}]}]
+//
+// and more in each, which endpointStatus has. A controller goes by these: pod is the pod's name; metricsRead is absent while
+// nobody has tried, true where a page was read, and then missingMetrics are the names that it lacks and routing would go by;
+// models is absent while it has not answered what it lists.
 func (s *server) serveFleet(w http.ResponseWriter, _ *http.Request) {
 	var out []fleetStatus
 	for _, p := range s.fleet.Pools() {
@@ -146,7 +163,11 @@ func statusOf(e *fleet.Status) endpointStatus {
 		}
 		return &x
 	}
-	return endpointStatus{Name: e.Endpoint.Name, Host: e.Endpoint.Host, State: e.State, Why: e.Why, Engine: e.Engine, Kind: e.Kind,
+	var read *bool
+	if e.Asked {
+		read = &e.Metered
+	}
+	return endpointStatus{Name: e.Endpoint.Name, Host: e.Endpoint.Host, Pod: e.Endpoint.Pod, MetricsRead: read, State: e.State, Why: e.Why, Engine: e.Engine, Kind: e.Kind,
 		Labels: e.Endpoint.Labels, Models: e.Models, Waiting: known(e.Reading.Waiting), Running: known(e.Reading.Running),
 		KVUse: known(e.Reading.KVUse), KVTokens: known(e.Reading.KVTokens), AgeSeconds: known(e.Age), InFlight: e.InFlight,
 		Prefilling: e.Prefilling, BacklogTokens: e.BacklogTokens, PrefixUnits: e.PrefixUnits, Errors: e.Errors, Rate: e.Rate,

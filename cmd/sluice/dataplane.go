@@ -93,6 +93,11 @@ type throughEnvoy struct {
 
 func (d *throughEnvoy) apply(p *plan) {
 	d.behindEnvoy.apply(p)
+	d.renew(p)
+}
+
+// renew tells Envoy of pods, too: one that fails open knows its endpoints without anybody's help.
+func (d *throughEnvoy) renew(p *plan) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.plan = p

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -78,7 +79,11 @@ func (s source) events() (config.KVEvents, error) {
 
 // plan is a configuration made ready to run: secrets read, certificates parsed, profiles made. Endpoints are not resolved yet.
 type plan struct {
-	config   *config.Config
+	config *config.Config
+	// docs are what it is made of where there are pods besides, and podsKnown says that they were known then.
+	docs      *config.Documents
+	podsKnown bool
+
 	pools    []fleet.PoolConfig
 	fallback string
 	timeouts map[string]time.Duration
@@ -183,7 +188,7 @@ func (p *plan) pool(pool *config.Pool, o *gatewayOptions, cache tlsCache) (fleet
 }
 
 func (p *plan) endpoint(e *config.Endpoint, pool *config.Pool, cache tlsCache) (fleet.Endpoint, error) {
-	fe := fleet.Endpoint{Host: e.HostPort(), Labels: e.Labels, Drain: e.Drain, Engine: e.Engine,
+	fe := fleet.Endpoint{Host: e.HostPort(), Pod: e.Pod, UID: e.UID, Labels: labelled(e), Drain: e.Drain, Engine: e.Engine,
 		MetricsPort: e.MetricsPort, MetricsPath: e.MetricsPath, KVEvents: fleet.KVEvents(e.KVEvents), Ranks: e.Ranks, FirstRank: e.FirstRank, H2C: e.TLS == nil && pool.AppProtocol == config.H2C}
 	key, err := p.key(e.APIKey)
 	if err != nil {
@@ -196,6 +201,16 @@ func (p *plan) endpoint(e *config.Endpoint, pool *config.Pool, cache tlsCache) (
 		}
 	}
 	return fe, nil
+}
+
+// labelled are an endpoint's labels, with one for the kind of GPU where that is known otherwise.
+func labelled(e *config.Endpoint) map[string]string {
+	if e.GPU == "" {
+		return e.Labels
+	}
+	labels := map[string]string{fleet.LabelGPU: e.GPU}
+	maps.Copy(labels, e.Labels)
+	return labels
 }
 
 // key reads the bearer token for an engine. An empty one is a fault: sending none where one was asked for would fail later and elsewhere.

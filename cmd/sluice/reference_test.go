@@ -69,7 +69,7 @@ func reference(t *testing.T) string {
 	f := new(fleet.Fleet)
 	now := func() time.Duration { return 0 }
 	newReloads(d)
-	d.MustRegister(newFleetCollector(f, now))
+	d.MustRegister(newFleetCollector(f, now), newFollowed(nil))
 	peer.New(f, peer.Options{Now: now, Registerer: d})
 	proxy.New(f, proxy.Options{}, d, now, nil)
 	extproc.New(f, extproc.Options{}, d, now, nil)

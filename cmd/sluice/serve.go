@@ -161,6 +161,8 @@ func (d *embedded) check(*plan) error { return nil }
 
 func (d *embedded) apply(p *plan) { d.gateway.Apply(d.with(p)) }
 
+func (d *embedded) renew(*plan) {}
+
 func (d *embedded) run(ctx context.Context, l net.Listener) error {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)

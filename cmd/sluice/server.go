@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/sluice-gateway/sluice/console"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/front"
+	"github.com/sluice-gateway/sluice/kube"
 	"github.com/sluice-gateway/sluice/openai"
 	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/scrape"
@@ -44,6 +46,7 @@ type gatewayOptions struct {
 	reloadEvery    time.Duration
 	drainDelay     time.Duration
 	drainTimeout   time.Duration
+	pods           podOptions
 	peer           peerOptions
 	front          front.Options
 	maxBody        int64
@@ -83,6 +86,7 @@ func gatewayFlags(f *pflag.FlagSet, o *gatewayOptions) {
 	f.StringVar(&o.sessionCookie, "session-cookie", "", "cookie `NAME` with the id of the client's session, set where a request has neither it nor the header of --session-header")
 	f.BoolVar(&o.front.TrustHeaders, "trust-client-headers", false, "keep gateway headers that clients send: clients are gateways themselves")
 	f.BoolVar(&o.reveal, "reveal-endpoint", true, "name the endpoint and the reason for it in answers' headers")
+	podFlags(f, &o.pods)
 	peerFlags(f, &o.peer)
 }
 
@@ -92,6 +96,8 @@ type door interface {
 	check(p *plan) error
 	// apply takes over a plan. The fleet has it already.
 	apply(p *plan)
+	// renew is apply for a plan of the same documents, with other pods.
+	renew(p *plan)
 	// run takes requests from the listener until ctx ends, then drains.
 	run(ctx context.Context, l net.Listener) error
 }
@@ -119,6 +125,12 @@ type server struct {
 	// public is for clients, private for operators; nil until listen.
 	public, private net.Listener
 
+	// cluster tells of pods and documents, nil without --pods. known: the fleet has the pods that there are.
+	cluster *kube.Reader
+	known   atomic.Bool
+	// draining is set once no more requests are welcome.
+	draining atomic.Bool
+
 	// memory is nil for a gateway that leaves the process alone.
 	memory *memory
 	plan   *plan
@@ -136,6 +148,9 @@ type server struct {
 // open makes its door, for a plan that is applied next.
 func newServer(ctx context.Context, o *gatewayOptions, log *slog.Logger, start time.Time, open func(*server, *plan) door) (*server, error) {
 	s := &server{o: o, log: log, start: start, fleet: new(fleet.Fleet), tls: make(tlsCache), registry: prometheus.NewRegistry(), series: console.NewSeries()}
+	if err := s.newCluster(); err != nil {
+		return nil, err
+	}
 	first, text, err := s.load()
 	if err != nil {
 		return nil, err
@@ -185,6 +200,10 @@ func (s *server) listen() (err error) {
 func (s *server) run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
+	context.AfterFunc(ctx, func() { s.draining.Store(true) })
+	if s.cluster != nil {
+		go s.cluster.Run(work)
+	}
 	go s.watch(work)
 	go func() {
 		if err := s.scraper.Run(work); err != nil && work.Err() == nil {
@@ -280,35 +299,73 @@ func (s *server) prompt(p front.Prompt) {
 
 // load reads, validates and prepares the configuration. Nothing is applied.
 func (s *server) load() (*plan, []byte, error) {
-	c, text, err := s.o.parse()
+	if s.cluster == nil {
+		c, text, err := s.o.parse()
+		if err != nil {
+			return nil, text, err
+		}
+		p, err := s.ready(c)
+		return p, text, err
+	}
+	text, _, err := s.documents()
+	if err != nil {
+		return nil, nil, fmt.Errorf("cannot read configuration: %w", err)
+	}
+	docs, err := config.Read(text, s.o.file)
 	if err != nil {
 		return nil, text, err
 	}
+	pods := s.cluster.Pods()
+	p, err := s.ready(docs.With(pods))
+	if err != nil {
+		return nil, text, err
+	}
+	p.docs, p.podsKnown = docs, pods.List != nil
+	return p, text, nil
+}
+
+// ready prepares a configuration that may be served.
+func (s *server) ready(c *config.Config) (*plan, error) {
 	if s.o.behind {
 		c = c.BehindEnvoy(s.o.certified)
 	}
 	if err := c.Refusal(); err != nil {
-		return nil, text, err
+		return nil, err
 	}
-	p, err := prepare(c, s.o, s.tls)
-	return p, text, err
+	return prepare(c, s.o, s.tls)
 }
 
 // apply makes a plan the running one.
 func (s *server) apply(ctx context.Context, p *plan, text []byte) {
+	s.notices(p)
 	s.plan, s.text, s.rejected = p, text, ""
-	for _, n := range p.config.NotHonoured {
-		s.log.Warn("not honoured", "what", n.String())
-	}
-	for _, n := range p.config.Warnings {
-		s.log.Warn("probably not meant", "what", n.String())
-	}
 	pools := slices.Clone(p.pools)
 	for i, endpoints := range s.resolve(ctx, p) {
 		pools[i].Endpoints = endpoints
 	}
 	s.fleet.Apply(pools, p.fallback)
 	s.door.apply(p)
+	if p.podsKnown {
+		s.known.Store(true)
+	}
+}
+
+// notices logs what a plan's configuration does not mean, or probably not, and that of the running plan didn't.
+func (s *server) notices(p *plan) {
+	var old config.Config
+	if s.plan != nil {
+		old = *s.plan.config
+	}
+	for _, n := range p.config.NotHonoured {
+		if !slices.Contains(old.NotHonoured, n) {
+			s.log.Warn("not honoured", "what", n.String())
+		}
+	}
+	for _, n := range p.config.Warnings {
+		if !slices.Contains(old.Warnings, n) {
+			s.log.Warn("probably not meant", "what", n.String())
+		}
+	}
 }
 
 // resolveLimit bounds one round of look-ups, so that a dead name server holds up nothing else for long.
@@ -347,12 +404,15 @@ func (s *server) watch(ctx context.Context) {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
+	news := s.news()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-hangup:
 			s.reload(ctx, true)
+		case <-news:
+			s.take(ctx)
 		case <-reload.C:
 			s.reload(ctx, false)
 		case <-look.C:
@@ -373,7 +433,7 @@ func (s *server) reload(ctx context.Context, now bool) {
 	if s.o.file == "" {
 		return
 	}
-	text, err := os.ReadFile(s.o.file)
+	text, whole, err := s.documents()
 	// A file that was refused is read again each time: what it lacked, such as a key file, may be there now.
 	if err == nil && string(text) == string(s.text) && s.rejected == "" && !s.plan.outdated() {
 		return
@@ -382,7 +442,7 @@ func (s *server) reload(ctx context.Context, now bool) {
 		s.complain(err)
 		return
 	}
-	if seen := s.seen; !now && string(text) != string(seen) {
+	if seen := s.seen; !now && !whole && string(text) != string(seen) {
 		s.seen = text // it may be half written: it has to look the same twice
 		return
 	}
@@ -438,7 +498,7 @@ func (o *gatewayOptions) check() error {
 	if o.front.BodyBudget < 1 || o.maxBody < 0 {
 		faults = append(faults, errors.New("cannot use --body-memory or --max-body-bytes: numbers of bytes are positive"))
 	}
-	faults = append(faults, o.peer.check())
+	faults = append(faults, o.pods.check(o.file), o.peer.check())
 	if errors.Join(faults...) == nil {
 		faults = append(faults, scrape.CheckIntervals(o.scrapeInterval, o.staleAfter))
 	}

@@ -35,9 +35,9 @@ func checkNames(t *tree) []string {
 	return out
 }
 
-// readers are the rooms that may read the clock: whoever composes, carries requests or scrapes, and engines of sim that
+// readers are the rooms that may read the clock: whoever composes, carries requests, scrapes or follows, and engines of sim that
 // answer in real time. The others are given the time as a value, so that simulation and replay drive the same code.
-func readers() []string { return []string{"cmd", "front", "proxy", "scrape", "sim"} }
+func readers() []string { return []string{"cmd", "front", "kube", "proxy", "scrape", "sim"} }
 
 // checkClock: time.Now and time.Since stand in the rooms that read the clock alone.
 func checkClock(t *tree) []string {

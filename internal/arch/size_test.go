@@ -15,7 +15,7 @@ const (
 	maxLines      = 80
 	maxComplexity = 15
 	maxDepth      = 2
-	maxRooms      = 20
+	maxRooms      = 22
 	maxAliasShare = .02
 	maxInterfaces = 5
 )
