@@ -325,7 +325,7 @@ func (b *builder) pod(w *workload, selector map[string]string) corev1.PodTemplat
 func (b *builder) container(w *workload) corev1.Container {
 	no, yes := false, true
 	tls := func(file string) string { return folderTLS + "/" + file }
-	args := append(slices.Clone(w.does), "--file="+folderFile+"/"+fileName, "--pods="+b.config.Namespace, fmt.Sprintf("--listen=:%d", w.port), fmt.Sprintf("--admin=:%d", portAdmin))
+	args := append(slices.Clone(w.does), "--file="+folderFile+"/"+fileName, "--pods="+b.config.Namespace, "--config-map="+w.namespace+"/"+w.name, fmt.Sprintf("--listen=:%d", w.port), fmt.Sprintf("--admin=:%d", portAdmin))
 	if w.secure {
 		args = append(args, "--tls-cert="+tls("tls.crt"), "--tls-key="+tls("tls.key"), "--tls-client-ca="+tls("ca.crt"))
 	}
@@ -341,7 +341,7 @@ func (b *builder) container(w *workload) corev1.Container {
 	}
 	c := corev1.Container{
 		Name: "sluice", Image: b.s.Image, Args: args, Ports: ports, Env: w.env, EnvFrom: w.envFrom,
-		LivenessProbe: probe("/healthz", 10, 3), ReadinessProbe: probe("/healthz", 2, 2),
+		LivenessProbe: probe("/healthz", 10, 3), ReadinessProbe: probe("/readyz", 2, 2),
 		VolumeMounts: []corev1.VolumeMount{{Name: "gateway", MountPath: folderFile, ReadOnly: true}, {Name: "tls", MountPath: folderTLS, ReadOnly: true}},
 		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
