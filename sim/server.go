@@ -21,7 +21,8 @@ type ServerOptions struct {
 	Adapters []string
 	// Seed decides what is answered to a prompt, and how long.
 	Seed uint64
-	// Speed is how many seconds of the engine pass in a second; 0 means 1. Times on the metrics page are the engine's.
+	// Speed is how many seconds of the engine pass in a second; 0 means 1. Times on the metrics page are
+	// the world's, as a client sees them.
 	Speed float64
 	// MaxModelLen is the longest prompt and answer together; 0 means 32768 or what the cache holds, whichever is less.
 	MaxModelLen int
@@ -182,6 +183,9 @@ func (s *Server) now() time.Duration {
 	return time.Duration(float64(time.Since(s.origin)) * s.o.Speed)
 }
 
+// seconds are those in which so much of the engine's time passes.
+func (s *Server) seconds(d time.Duration) float64 { return d.Seconds() / s.o.Speed }
+
 // drive steps the engine when its steps end. It sleeps from one to the next.
 func (s *Server) drive() {
 	timer := time.NewTimer(time.Hour)
@@ -259,7 +263,7 @@ func (s *Server) begun(at time.Duration) {
 		s.meter.hit += float64(q.cached)
 	}
 	if end, stepping := s.engine.Next(); stepping {
-		s.meter.busy += (end - at).Seconds()
+		s.meter.busy += s.seconds(end - at)
 	}
 	if s.o.Engine.AdapterSlots > 0 {
 		s.series.note(s.engine, wall(time.Now()))
@@ -275,14 +279,14 @@ func (s *Server) produced(c *call, at time.Duration, n int) {
 	}
 	s.meter.generated += float64(n - had)
 	if had > 0 {
-		s.meter.itl.observe((at - c.last).Seconds())
+		s.meter.itl.observe(s.seconds(at - c.last))
 	}
 	c.last = at
 	c.out.Store(int32(n))
 }
 
 func (s *Server) firstToken(c *call, at time.Duration) {
-	s.meter.ttft.observe((at - c.arrived).Seconds())
+	s.meter.ttft.observe(s.seconds(at - c.arrived))
 	s.meter.prompt += float64(c.seq.Prompt)
 	s.meter.cached += float64(c.seq.cached)
 	s.meter.computed += float64(c.seq.Prompt - c.seq.cached)
@@ -305,11 +309,11 @@ func (s *Server) finished(c *call, at time.Duration) {
 	}
 	m.requestPreemptions.observe(float64(c.preempted))
 	m.requestComputed.observe(float64(q.Prompt - q.cached))
-	decode := (at - q.first).Seconds()
-	m.e2e.observe((at - c.arrived).Seconds())
-	m.queue.observe(max(c.scheduled-c.arrived, 0).Seconds())
-	m.inference.observe((at - c.scheduled).Seconds())
-	m.prefill.observe((q.first - c.scheduled).Seconds())
+	decode := s.seconds(at - q.first)
+	m.e2e.observe(s.seconds(at - c.arrived))
+	m.queue.observe(s.seconds(max(c.scheduled-c.arrived, 0)))
+	m.inference.observe(s.seconds(at - c.scheduled))
+	m.prefill.observe(s.seconds(q.first - c.scheduled))
 	m.decode.observe(decode)
 	if q.Output > 1 {
 		decode /= float64(q.Output - 1)

@@ -512,6 +512,16 @@ func TestServerAgreesWithWorld(t *testing.T) {
 	}
 }
 
+// A slower engine's page has times as clients see them: whoever learns from it what the engine takes would believe another.
+func TestPageOfASlowerEngine(t *testing.T) {
+	requests := Mix{Rate: Steady(2), Prompt: Length{Mean: 900, Sigma: .6}, Output: Length{Mean: 120, Sigma: .5}}.Generate(3, 20*time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ServerOptions{Engine: EngineConfig{Profile: profile(t, "l8-h100")}, Model: "m", Seed: 1, MaxModelLen: 26000, Speed: .25})
+		defer b.close()
+		b.agreesWithPage(b.replay(requests), requests)
+	})
+}
+
 // agreesWithPage compares the metrics page with what the clients saw.
 func (b *bench) agreesWithPage(ttft []float64, requests []Request) {
 	b.t.Helper()
