@@ -203,11 +203,15 @@ func (p *Scraper) timeout(staleAfter time.Duration) time.Duration {
 	return max(p.opts.Interval, min(time.Second, staleAfter/2))
 }
 
+// slot is how far turns are apart at least. Those of one slot begin together: waking an idle core for each costs more than
+// reading its page.
+const slot = 10 * time.Millisecond
+
 // untilNext is how long to wait for an endpoint's next turn. Turns are spread over the interval by the endpoint's name,
 // so that they are the same after a restart and need no chance.
 func untilNext(name string, now, interval time.Duration) time.Duration {
 	h := fnv.New64a()
 	h.Write([]byte(name))
-	offset := time.Duration(h.Sum64() % uint64(interval))
+	offset := time.Duration(h.Sum64()%uint64(max(interval/slot, 1))) * slot
 	return interval - (now-offset+interval)%interval
 }
