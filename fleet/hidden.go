@@ -299,16 +299,16 @@ func (p *Pool) learnDepartures(ep *endpoint, n, seconds float64) {
 }
 
 // learnSteps learns from so many seconds in which so many milliseconds of work at a factor of 1 were done. When a step
-// began is not known well enough for the time of each.
+// began is not known well enough for the time of each, but of an endpoint that little is known of any time tells more than none.
 func (p *Pool) learnSteps(ep *endpoint, d departures) {
 	t := &ep.taken
 	t.n, t.seconds, t.work, t.tokens = t.n+d.n, t.seconds+d.seconds, t.work+d.work, t.tokens+d.tokens
-	if t.n < evidenceFirsts || !(t.work > 0) {
+	if t.n < evidenceFirsts && ep.speed.firsts >= regroupEvery || !(t.work > 0) {
 		return
 	}
 	expected := t.work / 1000
 	believed := expected * float64(p.view.Rates[ep.kind].Prefill)
-	p.learnPrefill(ep, min(max(t.seconds, believed/mostWrong), believed*mostWrong), expected, t.tokens)
+	p.learnPrefill(ep, min(max(t.seconds, believed/mostWrong), believed*mostWrong), expected, t.tokens, int(t.n))
 	*t = departures{}
 }
 

@@ -99,12 +99,12 @@ func (p *Pool) learnFirst(l *Lease) {
 	if seconds > sameStep.Seconds() {
 		work += float64(ep.shape.Launch(l.work, p.view.InFlight[ep.row]-1, p.view.Context[ep.row]-l.context()))
 	}
-	p.learnPrefill(ep, seconds, work/1000, float64(l.uncached))
+	p.learnPrefill(ep, seconds, work/1000, float64(l.uncached), 1)
 }
 
-// learnPrefill learns from so many seconds in which so many prompt tokens were computed, for which the kind's shape
+// learnPrefill learns from so many first tokens, in whose seconds so many prompt tokens were computed, for which the kind's shape
 // says so many.
-func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64) {
+func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64, firsts int) {
 	if !(seconds >= 0) || !(tokens > 0) || tokens > heaviestPrefill && seconds < tokens*minPrefillToken {
 		return
 	}
@@ -113,14 +113,14 @@ func (p *Pool) learnPrefill(ep *endpoint, seconds, expected, tokens float64) {
 		s.prefillSeconds = s.prefillSeconds*speedDecay + weight*seconds
 		s.prefillExpected = s.prefillExpected*speedDecay + weight*expected
 		s.prefillTokens = s.prefillTokens*speedDecay + tokens
-		s.firsts++
+		s.firsts += firsts
 	})
-	p.regroupAfter(ep, ep.speed.firsts)
+	p.regroupAfter(ep, ep.speed.firsts, firsts)
 }
 
-// regroupAfter looks at the kinds again when so many pieces of evidence are a reason to.
-func (p *Pool) regroupAfter(ep *endpoint, pieces int) {
-	if ep.row >= 0 && ep.GPU() == "" && pieces%regroupEvery == 0 {
+// regroupAfter looks at the kinds again when so many pieces of evidence, the last of them new, are a reason to.
+func (p *Pool) regroupAfter(ep *endpoint, pieces, last int) {
+	if ep.row >= 0 && ep.GPU() == "" && pieces/regroupEvery != (pieces-last)/regroupEvery {
 		p.regroup()
 	}
 }
@@ -168,7 +168,7 @@ func (p *Pool) learnEnginePrefill(ep *endpoint, now *Reading) {
 		s.prefillExpected = s.prefillExpected*speedDecay + tokens/prompt*alone(&ep.shape, float32(prompt))
 		s.reads++
 	})
-	p.regroupAfter(ep, ep.speed.reads)
+	p.regroupAfter(ep, ep.speed.reads, 1)
 }
 
 // learnEngineDecode learns from the time that an engine says it took from token to token.

@@ -335,15 +335,15 @@ func TestNamesWithoutEvidence(t *testing.T) {
 	}
 	for range 200 { // rates are learned, and short prompts tell nothing apart
 		for _, ep := range p.rows {
-			p.learnPrefill(ep, .001, .001, 10)
+			p.learnPrefill(ep, .001, .001, 10, 1)
 		}
 	}
 	if got, want := kinds(), "all alike so far, all alike so far, all alike so far"; got != want {
 		t.Errorf("short prompts: got %s, want %s", got, want)
 	}
 	for range 100 {
-		p.learnPrefill(p.rows[0], .1, .1, 1000)
-		p.learnPrefill(p.rows[1], 1, .1, 1000)
+		p.learnPrefill(p.rows[0], .1, .1, 1000, 1)
+		p.learnPrefill(p.rows[1], 1, .1, 1000, 1)
 	}
 	if got, want := kinds(), "speed 1, speed 2, too little seen yet"; got != want {
 		t.Errorf("two told apart: got %s, want %s", got, want)

@@ -39,3 +39,28 @@ func TestUnseen(t *testing.T) {
 		}
 	}
 }
+
+// Kinds that nothing tells apart but their speed are told apart nearly as soon, so that what comes first doesn't wait for slow GPUs.
+func TestUnseenAtFirst(t *testing.T) {
+	var engines []EngineConfig
+	for _, name := range []string{"l8-h100", "l8-a10g"} {
+		for range 4 {
+			engines = append(engines, EngineConfig{Profile: profile(t, name)})
+		}
+	}
+	mean := func(p Policy) float64 {
+		const seeds = 8
+		sum := 0.
+		for seed := range uint64(seeds) {
+			mix := Mix{Rate: Bursts(24, 3, 3, 12), Prompt: Length{Mean: 900, Sigma: .9}, Output: Length{Mean: 200, Sigma: .7}}
+			r := Run(Options{Engines: engines, Requests: mix.Generate(seed, 40*time.Second), Policy: p, Wire: 2 * time.Millisecond, Seed: seed})
+			sum += r.Mean()
+		}
+		return sum / seeds
+	}
+	seen, unseen := mean(Latency()), mean(Unseen())
+	t.Logf("mean time to first token, from the first request on: %.4f s seen, %.4f s unseen", seen, unseen)
+	if unseen > 1.4*seen {
+		t.Errorf("got %.4f s unseen, want it near %.4f s", unseen, seen)
+	}
+}
