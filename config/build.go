@@ -72,6 +72,7 @@ type builder struct {
 	listDocs   []*document
 	policies   []*v1alpha1.GatewayPolicy // with their defaults
 	policyDocs []*document
+	globalDocs []*document
 
 	rewrites      []*v1alpha2.InferenceModelRewrite
 	rewriteDocs   []*document
@@ -118,6 +119,8 @@ func (b *builder) take(d *document) {
 		b.listDocs = append(b.listDocs, d)
 	case v1alpha1.GatewayPolicyKind:
 		b.takePolicy(d)
+	case v1alpha1.GlobalGatewayKind:
+		b.takeGlobal(d)
 	case v1alpha2.InferenceModelRewriteKind:
 		b.takeRewrite(d)
 	case configMapKind:

@@ -48,6 +48,9 @@ func (b *builder) notHonoured() {
 			b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: b.policyDocs[i].ref(), Path: "spec.topology", Value: string(p.Spec.Topology), Why: whyPods})
 		}
 	}
+	for _, d := range b.globalDocs {
+		b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: d.ref(), Path: "spec", Why: "is for a gateway in front of several clusters, which this build does not have: the gateway here serves its own endpoints alone"})
+	}
 }
 
 func (b *builder) note(path *field.Path, value, why string) {

@@ -113,6 +113,14 @@ func (d *document) shapeScalar(v any, t reflect.Type, path *field.Path) (any, bo
 		if err != nil || reflect.Zero(t).OverflowInt(i) {
 			return d.misfit(v, path, fmt.Sprintf("a whole number of at most %d", int64(1)<<(t.Bits()-1)-1))
 		}
+	case reflect.Float64:
+		n, isNumber := v.(json.Number)
+		if !isNumber {
+			return d.misfit(v, path, aNumber)
+		}
+		if _, err := n.Float64(); err != nil {
+			return d.misfit(v, path, aNumber)
+		}
 	default:
 		return d.misfit(v, path, "absent: there is no way to read it")
 	}
@@ -143,6 +151,7 @@ func (d *document) shapeOwn(v any, t reflect.Type, path *field.Path) (any, bool)
 const (
 	aString      = "a string"
 	aWholeNumber = "a whole number"
+	aNumber      = "a number"
 	trueOrFalse  = "true or false"
 )
 
@@ -159,7 +168,7 @@ func (d *document) misfit(v any, path *field.Path, want string) (any, bool) {
 		}
 	case string:
 		value = v
-		if want == aWholeNumber || want == trueOrFalse {
+		if want == aWholeNumber || want == aNumber || want == trueOrFalse {
 			text += ", without quotes"
 		}
 	default:

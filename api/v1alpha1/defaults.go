@@ -70,6 +70,16 @@ func (e *Endpoints) Default() {
 	}
 }
 
+// Default sets what a global gateway left out and that has a default.
+func (g *GlobalGateway) Default() {
+	for i := range g.Spec.Members {
+		setDefault(&g.Spec.Members[i].CostMilliseconds, DefaultMemberCost)
+	}
+	if r := g.Spec.Ramp; r != nil {
+		setDefault(&r.Duration, DefaultRampText)
+	}
+}
+
 func (k *EndpointKVEvents) setDefaults() {
 	if k != nil {
 		setDefault(&k.Port, DefaultKVEventsPort)

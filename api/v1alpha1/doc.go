@@ -1,7 +1,7 @@
 // Package v1alpha1 holds the Go types of the documents that Sluice reads: InferenceGatewayConfig (group
 // inference.sagemaker.aws.amazon.com), which says which models there are and how each is routed, Endpoints (group
-// gateway.sluice.dev), which lists model servers where there are no pods to select, and GatewayPolicy (the same group),
-// which asks what the first has no fields for.
+// gateway.sluice.dev), which lists model servers where there are no pods to select, GatewayPolicy (the same group), which
+// asks what the first has no fields for, and GlobalGateway (the same), which puts one address in front of several clusters.
 //
 // The types carry field names, defaults and bounds, and nothing that acts: package config reads documents into them,
 // validates them and turns them into what a process runs. Bounds stand on the fields as kubebuilder markers, rules over
@@ -29,6 +29,8 @@ const (
 	GatewayPolicyKind = "GatewayPolicy"
 	// EndpointsKind is the kind of the document that lists endpoints by address.
 	EndpointsKind = "Endpoints"
+	// GlobalGatewayKind is the kind of the document that names the gateways of several clusters.
+	GlobalGatewayKind = "GlobalGateway"
 )
 
 // Defaults of fields that are not set.
@@ -50,6 +52,10 @@ const (
 	DefaultSessionWeight  int32 = 3
 	DefaultSessionTTL           = 10 * time.Minute
 	DefaultSessionTTLText       = "10m"
+	// DefaultMemberCost, in milliseconds, is what a member of a global gateway costs more than others, and DefaultRampText how
+	// long a member takes to come into use.
+	DefaultMemberCost int32 = 0
+	DefaultRampText         = "60s"
 	// DefaultPickerConfigKey is the key read from the ConfigMap of configMapRef.
 	DefaultPickerConfigKey = "default-plugins.yaml"
 	// DefaultQueueWeight, DefaultKVCacheWeight and DefaultPrefixWeight complete a weights block that is there but does
@@ -97,6 +103,15 @@ const (
 	// MaxVariableName is the longest name of an environment variable with a key, MaxPath the longest path of a file.
 	MaxVariableName = 253
 	MaxPath         = 4096
+	// MaxMembers and MaxLimits are the most members and limits of a global gateway. The reference has ten members at most.
+	MaxMembers, MaxLimits = 1000, 100
+	// MaxPerMinute is the highest limit that a global gateway can have.
+	MaxPerMinute int64 = 1_000_000_000_000
+	// MaxLabelName is the longest name of a cluster, a namespace, a region or a limit; MaxObjectName that of an object;
+	// MaxGatewayID that of a global gateway in the paths of the reference's API; MaxARN and MaxURL those of an ARN and a URL.
+	MaxLabelName, MaxObjectName, MaxGatewayID, MaxARN, MaxURL = 63, 253, 64, 2048, 512
+	// WeightTolerance is how far from 1 the sum of a global gateway's weights may be.
+	WeightTolerance = .001
 )
 
 // Sentences of the rules over several fields: what an API server answers when a CEL rule fails, and what package config
@@ -116,6 +131,12 @@ const (
 	MessageHeaderOrCookie = "at least one of header or cookie must be set"
 	// MessageAPIKeySource is said of an apiKey with no source, or with two.
 	MessageAPIKeySource = "exactly one of env or file must be set"
+	// MessageWeightsSum is said of weights of a global gateway that are not 1 together.
+	MessageWeightsSum = "KVHeadroom, QueueDepth, RegionProximity and ErrorRate must sum to 1.0"
+	// MessageRegions is said of members whose place is not known and would count.
+	MessageRegions = "every member needs a region or a clusterArn where RegionProximity counts"
+	// MessageLimit is said of a limit that bounds nothing.
+	MessageLimit = "at least one of requestsPerMinute or tokensPerMinute must be set"
 	// MessageTopologyWhole is said of a topology that is asked of one scheduler.
 	MessageTopologyWhole = "is for a whole gateway: leave targetRef.sectionName out"
 )
@@ -130,4 +151,12 @@ const (
 	VariablePattern = `^[A-Za-z_][A-Za-z0-9_]*$`
 	// SessionNamePattern is what the name of a header or a cookie looks like (RFC 9110, section 5.6.2); empty is for none.
 	SessionNamePattern = "^[!#$%&'*+.^_`|~0-9A-Za-z-]*$"
+	// LabelNamePattern is what the name of a cluster, a namespace, a region or a limit looks like.
+	LabelNamePattern = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
+	// GatewayIDPattern is what the id of a global gateway looks like; empty is for none.
+	GatewayIDPattern = `^[a-z0-9]*$`
+	// ClusterARNPattern is what the name of a cluster in AWS looks like; empty is for none.
+	ClusterARNPattern = `^(arn:[a-z0-9-]+:(eks|sagemaker):[a-z0-9-]+:[0-9]{12}:cluster/\S+)?$`
+	// MemberPattern is what the address of a member looks like.
+	MemberPattern = `^https?://([A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?$`
 )

@@ -24,14 +24,22 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what is made from this package instead of comparing it")
 
-const definitions = "../../deploy/crds"
+// The folders of the definitions: for kubectl and tests, and the chart's own, since a chart is one folder.
+const (
+	definitions = "../../deploy/crds"
+	charted     = "../../deploy/chart/files/crds"
+)
 
 // TestGenerated compares the definitions and the copying code in the repository with what this package makes.
 func TestGenerated(t *testing.T) {
 	made := map[string][]byte{"zz_generated.deepcopy.go": copying(t)}
+	all := []byte("# Made from api/v1alpha1 by go test ./api/v1alpha1 -rewrite.\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n")
 	for _, d := range customResources(t) {
 		made[filepath.Join(definitions, d.Name+".yaml")] = definition(t, d)
+		made[filepath.Join(charted, d.Name+".yaml")] = definition(t, d)
+		all = fmt.Appendf(all, "  - %s.yaml\n", d.Name)
 	}
+	made[filepath.Join(definitions, "kustomization.yaml")] = all
 	for path, want := range made {
 		if *rewrite {
 			if err := os.WriteFile(path, want, 0o644); err != nil {
@@ -47,13 +55,15 @@ func TestGenerated(t *testing.T) {
 			t.Errorf("%s is not what this package makes: run go test ./api/v1alpha1 -rewrite and review the change; -want +got:\n%s", path, diff)
 		}
 	}
-	there, err := filepath.Glob(definitions + "/*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range there {
-		if made[path] == nil {
-			t.Errorf("%s is made from no kind: delete it", path)
+	for _, folder := range []string{definitions, charted} {
+		there, err := filepath.Glob(folder + "/*")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range there {
+			if made[path] == nil {
+				t.Errorf("%s is made from no kind: delete it", path)
+			}
 		}
 	}
 }
@@ -108,7 +118,8 @@ func complaints(t *testing.T, pkgs []*loader.Package) {
 func customResources(t *testing.T) []*apiextensions.CustomResourceDefinition {
 	t.Helper()
 	c := roots(t, crd.Generator{})
-	p := &crd.Parser{Collector: c.Collector, Checker: c.Checker}
+	// A global gateway's weights are fractions, as the reference has them.
+	p := &crd.Parser{Collector: c.Collector, Checker: c.Checker, AllowDangerousTypes: true}
 	crd.AddKnownTypes(p)
 	p.NeedPackage(c.Roots[0])
 	var out []*apiextensions.CustomResourceDefinition
@@ -116,6 +127,7 @@ func customResources(t *testing.T) []*apiextensions.CustomResourceDefinition {
 		{Group: InferenceGroup, Kind: InferenceGatewayConfigKind},
 		{Group: GatewayGroup, Kind: GatewayPolicyKind},
 		{Group: GatewayGroup, Kind: EndpointsKind},
+		{Group: GatewayGroup, Kind: GlobalGatewayKind},
 	} {
 		// The generator takes a package for one group; ours has kinds of two.
 		p.GroupVersions[c.Roots[0]] = schema.GroupVersion{Group: k.Group, Version: Version}

@@ -14,6 +14,7 @@ import (
 // +kubebuilder:printcolumn:name="READY",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Whether requests can be served, as the reference says it."
 // +kubebuilder:printcolumn:name="SERVING",type=string,JSONPath=`.status.conditions[?(@.type=="Serving")].status`,description="Whether every model has an endpoint that answers."
 // +kubebuilder:printcolumn:name="REASON",type=string,JSONPath=`.status.conditions[?(@.type=="Serving")].reason`,description="Why SERVING is what it is."
+// +kubebuilder:printcolumn:name="GLOBAL-ROUTING",type=string,JSONPath=`.status.conditions[?(@.type=="GlobalRouting")].reason`,description="Ready when the cluster can serve as a member of a global gateway; empty while no global gateway has it."
 // +kubebuilder:printcolumn:name="ACCEPTED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Accepted")].status`,description="Whether nothing contradicts the document."
 // +kubebuilder:printcolumn:name="PROGRAMMED",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="GatewayProgrammed")].status`,description="Whether the data plane runs this configuration."
 // +kubebuilder:printcolumn:name="BBR",type=boolean,priority=1,JSONPath=`.spec.bbr.enabled`,description="Whether the model in a request's body chooses the scheduler."
@@ -396,6 +397,9 @@ const (
 	ConditionBBRReady = "BBRReady"
 	// ConditionAdmissionBlocked: an admission policy refuses generated objects.
 	ConditionAdmissionBlocked = "AdmissionBlocked"
+	// ConditionGlobalRouting: the gateway can serve as a member of a global gateway; its reason is then Ready. It is there only
+	// where a global gateway has the gateway as a member.
+	ConditionGlobalRouting = "GlobalRouting"
 	// ConditionServing is Sluice's own: every model has an endpoint that answers. Ready says what the reference's says, which
 	// is true of a selector that matches nothing.
 	ConditionServing = "Serving"
@@ -420,7 +424,8 @@ const (
 
 // InferenceGatewayConfigStatus is what the controller reports.
 type InferenceGatewayConfigStatus struct {
-	// Conditions are Accepted, Ready, GatewayProgrammed, BBRReady, AdmissionBlocked, Serving, MetricsRead and Honoured.
+	// Conditions are Accepted, Ready, GatewayProgrammed, BBRReady, AdmissionBlocked, Serving, MetricsRead and Honoured, and
+	// GlobalRouting where a global gateway has this one as a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

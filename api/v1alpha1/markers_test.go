@@ -1,17 +1,73 @@
 package v1alpha1
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 )
+
+// TestTextsAreSentences: what kubectl explain says of a kind or a field of ours is sentences.
+func TestTextsAreSentences(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fset, fields := token.NewFileSet(), 0
+	check := func(n ast.Node, name string, doc *ast.CommentGroup) {
+		var words []string
+		for _, line := range strings.Split(doc.Text(), "\n") {
+			if !strings.HasPrefix(line, "+") {
+				words = append(words, strings.Fields(line)...)
+			}
+		}
+		text := strings.Join(words, " ")
+		if text == "" || !unicode.IsUpper(rune(text[0])) || !strings.HasSuffix(text, ".") {
+			t.Errorf("%s: %s: got %q, want sentences", fset.Position(n.Pos()), name, text)
+		}
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "zz_") {
+			continue
+		}
+		file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			s, ok := n.(*ast.StructType)
+			if !ok {
+				return true
+			}
+			for _, f := range s.Fields.List {
+				if len(f.Names) == 1 && f.Names[0].Name != "Items" && f.Names[0].IsExported() {
+					check(f, f.Names[0].Name, f.Doc)
+					fields++
+				}
+			}
+			return true
+		})
+		for _, d := range file.Decls {
+			if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE {
+				check(g, g.Specs[0].(*ast.TypeSpec).Name.Name, g.Doc)
+			}
+		}
+	}
+	if fields < 100 {
+		t.Errorf("got %d fields, want all of them", fields)
+	}
+}
 
 // TestMarkersAgree holds the markers, which a custom resource definition is made from, against the constants, which
 // documents are checked by.
 func TestMarkersAgree(t *testing.T) {
 	var text string
-	for _, name := range []string{"inferencegatewayconfig.go", "endpoints.go", "gatewaypolicy.go"} {
+	for _, name := range []string{"inferencegatewayconfig.go", "endpoints.go", "gatewaypolicy.go", "globalgateway.go"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -42,6 +98,10 @@ func TestMarkersAgree(t *testing.T) {
 		"default=" + n(int64(DefaultKVCacheWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tKVCache",
 		"default=" + n(int64(DefaultPrefixWeight)) + "\n\t// +kubebuilder:validation:Minimum=0\n\tPrefix",
 		`default="` + DefaultPickerConfigKey + `"`,
+		`message="` + MessageWeightsSum + `"`, `message="` + MessageRegions + `"`, `message="` + MessageLimit + `"`,
+		"Pattern=`" + LabelNamePattern + "`", "Pattern=`" + GatewayIDPattern + "`", "Pattern=`" + ClusterARNPattern + "`", "Pattern=`" + MemberPattern + "`",
+		"MaxItems=" + n(MaxMembers), "MaxItems=" + n(MaxLimits) + "\n\tLimits", "MaxLength=" + n(MaxGatewayID), "MaxLength=" + n(MaxARN), "MaxLength=" + n(MaxURL),
+		"Maximum=" + n(MaxPerMinute), "default=" + n(int64(DefaultMemberCost)), `default="` + DefaultRampText + `"`,
 		`message="` + MessageHeaderOrCookie + `"`,
 		"default=" + n(DefaultSessionCost), "Maximum=" + n(int64(MaxSessionCost)), "default=" + n(int64(DefaultSessionWeight)),
 		"Maximum=" + n(int64(MaxSessionWeight)), "MaxLength=" + n(MaxSessionName), `default="` + DefaultSessionTTLText + `"`,

@@ -11,7 +11,7 @@ func AddToScheme(s *runtime.Scheme) error {
 	inference := schema.GroupVersion{Group: InferenceGroup, Version: Version}
 	gateway := schema.GroupVersion{Group: GatewayGroup, Version: Version}
 	s.AddKnownTypes(inference, &InferenceGatewayConfig{}, &InferenceGatewayConfigList{})
-	s.AddKnownTypes(gateway, &GatewayPolicy{}, &GatewayPolicyList{}, &Endpoints{}, &EndpointsList{})
+	s.AddKnownTypes(gateway, &GatewayPolicy{}, &GatewayPolicyList{}, &Endpoints{}, &EndpointsList{}, &GlobalGateway{}, &GlobalGatewayList{})
 	metav1.AddToGroupVersion(s, inference)
 	metav1.AddToGroupVersion(s, gateway)
 	return nil

@@ -39,6 +39,7 @@ func TestTables(t *testing.T) {
 		gatewayHead + "spec:\n  bbr: {enabled: true}\n" + oneScheduler,
 		policyHead + "spec: {targetRef: {name: g, sectionName: s}}\n",
 		endpointsHead + "spec: {endpoints: [{address: '10.0.0.1:8000'}]}\n",
+		globalHead + "spec: {members: [{cluster: dublin, namespace: models, name: g, endpoint: 'https://a'}, {cluster: virginia, namespace: models, name: g, endpoint: 'https://b'}]}\n",
 	} {
 		if got := kubectl(t, doc, "apply", "--namespace", "tables", "-f", "-"); !strings.Contains(got, "created") {
 			t.Fatal(got)
@@ -54,15 +55,18 @@ func TestTables(t *testing.T) {
 	status.Status.Conditions = []metav1.Condition{
 		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "Available", LastTransitionTime: now},
 		{Type: v1alpha1.ConditionServing, Status: metav1.ConditionFalse, Reason: "NoEndpoints", LastTransitionTime: now},
+		{Type: v1alpha1.ConditionGlobalRouting, Status: metav1.ConditionTrue, Reason: "Ready", LastTransitionTime: now},
 	}
 	if err := shared.client.Status().Update(t.Context(), status); err != nil {
 		t.Fatal(err)
 	}
-	f("igwc", `(?s)^NAME +READY +SERVING +REASON +AGE\ng +True +False +NoEndpoints +\S+\n$`)
-	f("igwc -o wide", `NAME +READY +SERVING +REASON +ACCEPTED +PROGRAMMED +BBR +AGE\ng +True +False +NoEndpoints +true +`)
+	f("igwc", `(?s)^NAME +READY +SERVING +REASON +GLOBAL-ROUTING +AGE\ng +True +False +NoEndpoints +Ready +\S+\n$`)
+	f("igwc -o wide", `NAME +READY +SERVING +REASON +GLOBAL-ROUTING +ACCEPTED +PROGRAMMED +BBR +AGE\ng +True +False +NoEndpoints +Ready +true +`)
 	f("gwp", `NAME +TARGET +SECTION +ACCEPTED +AGE\np +g +s +`)
 	f("gwep", `NAME +FIRST +AGE\ne +10.0.0.1:8000 +`)
-	f("sluice -o name", `(?s)^(?:(?:endpoints.gateway.sluice.dev/e|gatewaypolicy.gateway.sluice.dev/p|inferencegatewayconfig.inference.sagemaker.aws.amazon.com/g)\n){3}$`)
+	f("ggw", `NAME +READY +SERVING +REASON +AGE\nw +\S+\n`)
+	f("ggw -o wide", `NAME +READY +SERVING +REASON +FIRST +AGE\nw +dublin +\S+\n`)
+	f("sluice -o name", `(?s)^(?:(?:endpoints.gateway.sluice.dev/e|globalgateway.gateway.sluice.dev/w|gatewaypolicy.gateway.sluice.dev/p|inferencegatewayconfig.inference.sagemaker.aws.amazon.com/g)\n){4}$`)
 }
 
 // TestExplain: what kubectl explain says is what the Go types say, with bounds and defaults.
@@ -79,5 +83,7 @@ func TestExplain(t *testing.T) {
 	f("igwc", "InferenceGatewayConfig describes one gateway", "Spec is what is asked of the gateway.", "Status is written by the controller")
 	f("igwc.spec.schedulers", "Schedulers lists the models", "modelName <string> -required-", "enum: vllm, sglang")
 	f("igwc.spec.schedulers.weights", "0 switches a scorer off", "queue <integer>", "PredictedLatency prefers endpoints expected to answer sooner.")
+	f("ggw.spec.members", "Members are the gateways that requests are sent to.", "cluster <string> -required-", "costMilliseconds <integer>")
+	f("ggw.spec.weights", "all four, which together are 1", "KVHeadroom <number> -required-")
 	f("gwp.spec.sessionAffinity", "SessionAffinity", "TTL is how long a session without requests is remembered")
 }

@@ -30,6 +30,7 @@ import (
 const (
 	gatewayHead   = "apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1\nkind: InferenceGatewayConfig\nmetadata: {name: g}\n"
 	endpointsHead = "apiVersion: gateway.sluice.dev/v1alpha1\nkind: Endpoints\nmetadata: {name: e}\n"
+	globalHead    = "apiVersion: gateway.sluice.dev/v1alpha1\nkind: GlobalGateway\nmetadata: {name: w}\n"
 	policyHead    = "apiVersion: gateway.sluice.dev/v1alpha1\nkind: GatewayPolicy\nmetadata: {name: p}\n"
 	oneScheduler  = "  schedulers: [{name: s, modelName: m, modelSelector: {}}]\n"
 	oneGateway    = gatewayHead + "spec:\n  bbr: {enabled: true}\n" + oneScheduler
@@ -54,6 +55,8 @@ func expand(t *testing.T, command, input string) string {
 		return endpointsHead + "spec:\n" + indented("  ")
 	case "endpoint":
 		return endpointsHead + "spec:\n  endpoints:\n  -\n" + indented("    ")
+	case "global":
+		return globalHead + "spec:\n" + indented("  ")
 	case "policy":
 		return policyHead + "spec:\n" + indented("  ")
 	case "session":
@@ -193,6 +196,8 @@ func typed(t *testing.T, u *unstructured.Unstructured) any {
 		out = new(v1alpha1.InferenceGatewayConfig)
 	case v1alpha1.GatewayPolicyKind:
 		out = new(v1alpha1.GatewayPolicy)
+	case v1alpha1.GlobalGatewayKind:
+		out = new(v1alpha1.GlobalGateway)
 	default:
 		out = new(v1alpha1.Endpoints)
 	}
@@ -267,7 +272,7 @@ func ours(tree map[string]any) bool {
 	switch tree["kind"] {
 	case v1alpha1.InferenceGatewayConfigKind:
 		return tree["apiVersion"] == v1alpha1.InferenceGroup+"/"+v1alpha1.Version
-	case v1alpha1.GatewayPolicyKind, v1alpha1.EndpointsKind:
+	case v1alpha1.GatewayPolicyKind, v1alpha1.EndpointsKind, v1alpha1.GlobalGatewayKind:
 		return tree["apiVersion"] == v1alpha1.GatewayGroup+"/"+v1alpha1.Version
 	}
 	return false
