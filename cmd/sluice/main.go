@@ -20,7 +20,7 @@ func main() {
 	defer stop()
 	log.SetOutput(io.Discard)    // net/http tells it of strange answers, with their text; bodies are never logged
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	if err := root().ExecuteContext(ctx); err != nil {
+	if err := program(os.Args[0]).ExecuteContext(ctx); err != nil {
 		if !errors.Is(err, errSaid) {
 			fmt.Fprintln(os.Stderr, "sluice:", err)
 		}
@@ -41,6 +41,11 @@ func noArgs(flags string) cobra.PositionalArgs {
 	}
 }
 
+// flagFault says where the flags are listed.
+func flagFault(cmd *cobra.Command, err error) error {
+	return fmt.Errorf("%w: `%s --help` lists the flags", err, cmd.CommandPath())
+}
+
 func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sluice",
@@ -55,9 +60,7 @@ OpenAI-compatible address that sees what the engines are doing and sends each re
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return fmt.Errorf("%w: `%s --help` lists the flags", err, cmd.CommandPath())
-	})
-	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), explainCommand(), replayCommand(), versionCommand())
+	cmd.SetFlagErrorFunc(flagFault)
+	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), explainCommand(), replayCommand(), kubectlCommand(), versionCommand())
 	return cmd
 }

@@ -61,8 +61,12 @@ func reference(t *testing.T) string {
 		if !cmd.HasAvailableFlags() || cmd.Name() == "help" || cmd.Name() == "completion" {
 			continue
 		}
-		fmt.Fprintf(&b, "\n## `sluice %s`\n\n%s.\n\n| flag | default | meaning |\n| --- | --- | --- |\n", cmd.Use, cmd.Short)
-		flags(&b, cmd)
+		commandFlags(&b, "sluice "+cmd.Use, cmd)
+		for _, below := range cmd.Commands() {
+			if below.HasAvailableLocalFlags() {
+				commandFlags(&b, "sluice "+cmd.Name()+" "+below.Use, below)
+			}
+		}
 	}
 	documents(&b, readSchema(t))
 	d := new(describer)
@@ -82,7 +86,8 @@ func reference(t *testing.T) string {
 	return b.String()
 }
 
-func flags(b *strings.Builder, cmd *cobra.Command) {
+func commandFlags(b *strings.Builder, use string, cmd *cobra.Command) {
+	fmt.Fprintf(b, "\n## `%s`\n\n%s.\n\n| flag | default | meaning |\n| --- | --- | --- |\n", use, cmd.Short)
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.Name == "help" {
 			return

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-gateway/sluice/kube"
+)
+
+// TestProgram: under the plugin's name the binary is the plugin, and says so.
+func TestProgram(t *testing.T) {
+	f := func(name, want string) {
+		t.Helper()
+		cmd := program(name)
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetArgs([]string{"--help"})
+		if err := cmd.Execute(); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s --help: got %v, %s, want %q in it", name, err, out.String(), want)
+		}
+	}
+	f("/usr/local/bin/sluice", "sluice [command]")
+	f("/usr/local/bin/kubectl-sluice", "kubectl sluice [command]")
+	f("kubectl-sluice.exe", "kubectl sluice [command]")
+	f("sluice-kubectl", "sluice [command]")
+}
+
+// TestPluginSaysWhatIsMissing: without a cluster, a name or a file, each command says what to do.
+func TestPluginSaysWhatIsMissing(t *testing.T) {
+	t.Setenv("KUBECONFIG", "nowhere.yaml")
+	t.Setenv("HOME", t.TempDir())
+	f := func(want string, args ...string) {
+		t.Helper()
+		cmd := program("kubectl-sluice")
+		cmd.SetOut(new(bytes.Buffer))
+		cmd.SetArgs(args)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: got %v, want %q", args, err, want)
+		}
+	}
+	f("--kubeconfig", "doctor")
+	f("--kubeconfig", "top")
+	f("one name", "explain")
+	f("`kubectl sluice top --help` lists the flags", "top", "--all")
+	f("-f FILE", "check", "gateway.yaml")
+}
+
+func TestWriteFindings(t *testing.T) {
+	var out bytes.Buffer
+	err := writeFindings(&out, []kube.Finding{{Level: kube.LevelOK, What: "controller", Text: "is there"}, {Level: kube.LevelFail, What: "Envoy Gateway", Text: "is not: install it"}})
+	if err == nil || err.Error() != "1 of 2 findings keep gateways from working" {
+		t.Errorf("got %v", err)
+	}
+	if diff := cmp.Diff("ok    controller: is there\nfail  Envoy Gateway: is not: install it\n", out.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestAddRows: of two pickers, what engines say is the first one's, and requests in flight are added up.
+func TestAddRows(t *testing.T) {
+	one, two := 1.0, 2.0
+	at := make(map[[2]string]*endpointRow)
+	pools := addRows(nil, &poolRows{Name: "llama", Endpoints: []endpointRow{{Name: "a", Running: &one, InFlight: 3}}}, at)
+	pools = addRows(pools, &poolRows{Name: "llama", Endpoints: []endpointRow{{Name: "a", Running: &two, InFlight: 4}, {Name: "b", InFlight: 5}}}, at)
+	pools = addRows(pools, &poolRows{Name: "llama", Endpoints: []endpointRow{{Name: "a", InFlight: 1}, {Name: "b", InFlight: 1}}}, at)
+	got := make(map[string]int)
+	for _, p := range pools {
+		for _, e := range p.Endpoints {
+			got[p.Name+" "+e.Name] = e.InFlight
+		}
+	}
+	if diff := cmp.Diff(map[string]int{"llama a": 8, "llama b": 6}, got); diff != "" || *pools[0].Endpoints[0].Running != 1 {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestPodOr(t *testing.T) {
+	names := map[string]string{"10.1.2.3": "llama-0", "fd00::1": "llama-1"}
+	f := func(name, host, want string) {
+		t.Helper()
+		if got := podOr(names, name, host); got != want {
+			t.Errorf("%s at %s: got %s, want %s", name, host, got, want)
+		}
+	}
+	f("10.1.2.3:8000", "10.1.2.3:8000", "llama-0")
+	f("[fd00::1]:8000", "", "llama-1")
+	f("llama-0:8000", "10.1.2.3:8000", "llama-0")
+	f("10.1.2.4:8000", "10.1.2.4", "10.1.2.4:8000")
+}

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sluice-gateway/sluice/kube"
+)
+
+// keptDecisions is more than a picker keeps.
+const keptDecisions = 1 << 16
+
+func kubectlExplainCommand(o *clusterOptions) *cobra.Command {
+	var last int
+	var profile, request string
+	cmd := &cobra.Command{
+		Use:   "explain (CONFIG | POD)",
+		Short: "Say why requests went where they went",
+		Long: `Explain asks the pickers of an InferenceGatewayConfig, or the one of a pod, for their latest decisions, through the API server, and shows what
+each filter and term said about every endpoint, as sluice explain does; sluice explain --help says what its columns mean. An answer's
+header x-request-id tells which request it was.`,
+		Example: `  kubectl sluice explain gateway --last 3
+  kubectl sluice explain gateway --request 6f1b0f6e-2f0b-4a53-9a60-0a5f9f3c2f11
+  kubectl sluice explain pod/gateway-picker-7c9d`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("explain takes one name: that of an InferenceGatewayConfig, or of a picker's pod")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.open()
+			if err != nil {
+				return err
+			}
+			if last < 1 {
+				return fmt.Errorf("cannot explain the last %d decisions: --last is 1 or more", last)
+			}
+			records, err := decisions(cmd.Context(), c, args[0], request, last, cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			return explain(cmd.OutOrStdout(), bytes.NewReader(records), last, profile)
+		},
+	}
+	cmd.Flags().IntVar(&last, "last", 1, "how many of the latest decisions to explain, over all pickers")
+	cmd.Flags().StringVar(&request, "request", "", "explain those of the request with this x-request-`ID` alone")
+	cmd.Flags().StringVar(&profile, "profile", "", "explain as profile `NAME` would decide, instead of the one that did")
+	return cmd
+}
+
+// decisions are the latest ones of all pickers, oldest first, a record a line. A picker that can't be asked is said, unless
+// none can.
+func decisions(ctx context.Context, c *kube.Cluster, what, request string, last int, errOut io.Writer) ([]byte, error) {
+	pickers, err := c.Pickers(ctx, what)
+	if err != nil {
+		return nil, err
+	}
+	type line struct {
+		ID   string `json:"id"`
+		Time string `json:"time"`
+		text []byte
+	}
+	ask := last
+	if request != "" {
+		ask = keptDecisions
+	}
+	var lines []line
+	answered, faults := 0, []error(nil)
+	for _, p := range pickers {
+		raw, err := c.Ask(ctx, p, "explain", url.Values{"last": {strconv.Itoa(ask)}})
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		answered++
+		for text := range bytes.Lines(raw) {
+			l := line{text: bytes.TrimSpace(text)}
+			if json.Unmarshal(text, &l) == nil && (request == "" || l.ID == request) {
+				lines = append(lines, l)
+			}
+		}
+	}
+	if answered == 0 {
+		return nil, errors.Join(faults...)
+	}
+	for _, err := range faults {
+		fmt.Fprintln(errOut, "sluice:", err)
+	}
+	if request != "" && len(lines) == 0 {
+		return nil, fmt.Errorf("cannot find request %q among the decisions that %d pickers keep (at most 20 a second are): send it again, or start pickers with --record", request, answered)
+	}
+	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.Time, b.Time) })
+	lines = lines[max(0, len(lines)-last):]
+	var out bytes.Buffer
+	for _, l := range lines {
+		out.Write(l.text)
+		out.WriteByte('\n')
+	}
+	return out.Bytes(), nil
+}
+
+func kubectlTopCommand(o *clusterOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "top [CONFIG | POD]",
+		Short: "Show each endpoint, and how busy it is",
+		Long: `Top asks the pickers of an InferenceGatewayConfig, or of all in the namespace, what they know of each endpoint: RUNNING and WAITING
+requests and KV use as the engine says them, HITS, the share of prompt tokens that it took from its cache in the last two minutes, IN FLIGHT, the
+requests sent there by all pickers together, TTFT, the time to first token that is expected there for a typical request, and its STATE.`,
+		Example: `  kubectl sluice top
+  kubectl sluice top gateway -n inference`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := o.open()
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				if args, err = c.Configs(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			if len(args) == 0 {
+				return fmt.Errorf("no InferenceGatewayConfig is in namespace %q: -n names another one", c.Namespace)
+			}
+			return top(cmd.Context(), c, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+}
+
+// endpointRow is what is shown of an endpoint.
+type endpointRow struct {
+	Name     string   `json:"name"`
+	Host     string   `json:"host"`
+	State    string   `json:"state"`
+	Running  *float64 `json:"running"`
+	Waiting  *float64 `json:"waiting"`
+	InFlight int      `json:"inFlight"`
+	KVUse    *float64 `json:"kvUse"`
+	Cached   *float64 `json:"cached"`
+	TTFT     *float64 `json:"ttft"`
+}
+
+// poolRows are the endpoints of a pool of a gateway.
+type poolRows struct {
+	Name      string        `json:"name"`
+	Model     string        `json:"model"`
+	Endpoints []endpointRow `json:"endpoints"`
+}
+
+// top prints a table for all the gateways' endpoints.
+func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io.Writer) error {
+	names, err := c.PodNames(ctx)
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"GATEWAY", "POOL", "ENDPOINT", "RUNNING", "WAITING", "KV USE", "HITS", "IN FLIGHT", "TTFT", "STATE"}}
+	var faults []error
+	for _, gateway := range gateways {
+		pools, err := endpointsOf(ctx, c, gateway, errOut)
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		for _, p := range pools {
+			for _, e := range p.Endpoints {
+				rows = append(rows, []string{gateway, p.Name, podOr(names, e.Name, e.Host), shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
+					shown("%.0f %%", e.KVUse, 100), shown("%.0f %%", e.Cached, 100), strconv.Itoa(e.InFlight), shown("%.0f ms", e.TTFT, 1), e.State})
+			}
+		}
+	}
+	if len(rows) > 1 {
+		w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+		for _, row := range rows {
+			fmt.Fprintln(w, strings.Join(row, "\t"))
+		}
+		faults = append(faults, w.Flush())
+	}
+	return errors.Join(faults...)
+}
+
+// endpointsOf asks all pickers of a gateway. What engines say is that of the first who answers; in flight are those of all.
+func endpointsOf(ctx context.Context, c *kube.Cluster, gateway string, errOut io.Writer) ([]poolRows, error) {
+	pickers, err := c.Pickers(ctx, gateway)
+	if err != nil {
+		return nil, err
+	}
+	var pools []poolRows
+	at := make(map[[2]string]*endpointRow)
+	answered, faults := 0, []error(nil)
+	for _, p := range pickers {
+		var state struct {
+			Sides []struct {
+				Pools []poolRows `json:"pools"`
+			} `json:"sides"`
+		}
+		raw, err := c.Ask(ctx, p, "console/state", nil)
+		if err == nil {
+			err = json.Unmarshal(raw, &state)
+		}
+		if err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		answered++
+		for _, side := range state.Sides {
+			for i := range side.Pools {
+				pools = addRows(pools, &side.Pools[i], at)
+			}
+		}
+	}
+	if answered == 0 {
+		return nil, errors.Join(faults...)
+	}
+	for _, err := range faults {
+		fmt.Fprintln(errOut, "sluice:", err)
+	}
+	return pools, nil
+}
+
+// addRows takes in what one more picker says of a pool.
+func addRows(pools []poolRows, p *poolRows, at map[[2]string]*endpointRow) []poolRows {
+	fresh := poolRows{Name: p.Name, Model: p.Model}
+	for i := range p.Endpoints {
+		key := [2]string{p.Name, p.Endpoints[i].Name}
+		if there := at[key]; there != nil {
+			there.InFlight += p.Endpoints[i].InFlight
+			continue
+		}
+		fresh.Endpoints = append(fresh.Endpoints, p.Endpoints[i])
+	}
+	if len(fresh.Endpoints) == 0 {
+		return pools
+	}
+	for i := range fresh.Endpoints {
+		at[[2]string{p.Name, fresh.Endpoints[i].Name}] = &fresh.Endpoints[i]
+	}
+	return append(pools, fresh)
+}
+
+// podOr is the name of the pod with an endpoint's address, else the endpoint's own.
+func podOr(names map[string]string, name, host string) string {
+	for _, address := range []string{host, name} {
+		if h, _, err := net.SplitHostPort(address); err == nil {
+			address = h
+		}
+		if pod := names[address]; pod != "" {
+			return pod
+		}
+	}
+	return name
+}
+
+// shown is a figure times something, - where it is not known.
+func shown(format string, x *float64, times float64) string {
+	if x == nil {
+		return "-"
+	}
+	return fmt.Sprintf(format, *x*times)
+}

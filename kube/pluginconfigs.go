@@ -1,0 +1,187 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+)
+
+// configs looks at every configuration that may be seen, and at the pickers of each.
+func (e *examination) configs(ctx context.Context) {
+	const what = "configurations"
+	var list v1alpha1.InferenceGatewayConfigList
+	if err := e.read(ctx, &list, nil, pathIGWC, "inferencegatewayconfigs"); err != nil {
+		own := e.read(ctx, &list, nil, pathTo(pathIGWC, e.Namespace, "inferencegatewayconfigs")...)
+		if own != nil {
+			e.unseen(what, err)
+			return
+		}
+		e.say(LevelWarn, what, "those of namespace %q alone are looked at: %v", e.Namespace, err)
+	}
+	if len(list.Items) == 0 {
+		e.say(LevelWarn, what, "there is no InferenceGatewayConfig: deploy/examples has some")
+	}
+	for i := range list.Items {
+		e.config(ctx, &list.Items[i])
+	}
+	e.policies(ctx)
+}
+
+// config says what a configuration's conditions say that is not as it should be.
+func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayConfig) {
+	what := "gateway " + c.Namespace + "/" + c.Name
+	if len(c.Status.Conditions) == 0 || c.Status.ObservedGeneration < c.Generation {
+		e.say(LevelFail, what, "the controller has not looked at this version of it: see the controller above")
+		return
+	}
+	fine, ready := true, metav1.Condition{}
+	for _, cond := range c.Status.Conditions {
+		if cond.Type == v1alpha1.ConditionReady {
+			ready = cond
+			continue
+		}
+		if v, told := judge(cond); told {
+			fine = fine && v != LevelFail
+			e.say(v, what, "%s is %s (%s): %s", cond.Type, cond.Status, cond.Reason, cond.Message)
+		}
+	}
+	if ready.Status != metav1.ConditionTrue && fine { // otherwise it repeats the others
+		fine = false
+		e.say(LevelFail, what, "Ready is %s (%s): %s", ready.Status, ready.Reason, ready.Message)
+	}
+	for _, s := range c.Status.Schedulers {
+		if s.RolloutState == v1alpha1.RolloutDegraded {
+			fine = false
+			e.say(LevelWarn, what, "scheduler %q has lost copies of its picker", s.Name)
+		}
+	}
+	if fine {
+		e.say(LevelOK, what, "takes requests, and every one of its %d models has an endpoint", len(c.Spec.Schedulers))
+	}
+	e.pickers(ctx, what, c)
+}
+
+// judge says what a condition comes to, and whether it is worth a line.
+func judge(c metav1.Condition) (v Level, told bool) {
+	wanted := metav1.ConditionTrue
+	if c.Type == v1alpha1.ConditionAdmissionBlocked {
+		wanted = metav1.ConditionFalse
+	}
+	switch {
+	case c.Status == wanted:
+		return LevelOK, false
+	case c.Status == metav1.ConditionUnknown, slices.Contains([]string{v1alpha1.ConditionMetricsRead, v1alpha1.ConditionHonoured, v1alpha1.ConditionGlobalRouting}, c.Type):
+		return LevelWarn, true
+	}
+	return LevelFail, true
+}
+
+// pickers asks each picker how it is, and whom of its peers it hears.
+func (e *examination) pickers(ctx context.Context, what string, c *v1alpha1.InferenceGatewayConfig) {
+	list, err := e.pickersOf(ctx, c.Namespace, c.Name)
+	if err != nil {
+		e.unseen(what+", its pickers", err)
+		return
+	}
+	copies := make(map[string]int)
+	for _, p := range list {
+		copies[p.Deployment]++
+	}
+	var good []string
+	for _, p := range list {
+		raw, err := e.Ask(ctx, p, "console/state", nil)
+		if err != nil {
+			e.say(LevelWarn, what, "%v", err)
+			continue
+		}
+		var s pickerState
+		if err := json.Unmarshal(raw, &s); err != nil {
+			e.say(LevelWarn, what, "picker %q answers what can't be read: %v", p.Name, err)
+			continue
+		}
+		if faults := s.faults(copies[p.Deployment] - 1); len(faults) > 0 {
+			e.say(LevelWarn, what, "picker %q %s", p.Name, strings.Join(faults, "; it "))
+			continue
+		}
+		good = append(good, p.Name)
+	}
+	if len(good) > 0 {
+		e.say(LevelOK, what, "%d of %d pickers see their peers, and every endpoint ready", len(good), len(list))
+	}
+}
+
+// pickerState is what is read of a picker's console.
+type pickerState struct {
+	Sides []struct {
+		Peers []struct {
+			Name        string `json:"name"`
+			Told, Heard bool
+		} `json:"peers"`
+		Pools []struct {
+			Name      string `json:"name"`
+			Endpoints []struct {
+				Name  string `json:"name"`
+				State string `json:"state"`
+				Why   string `json:"why"`
+			} `json:"endpoints"`
+		} `json:"pools"`
+	} `json:"sides"`
+}
+
+// faults are what a picker says that is not as it should be, where it has so many peers.
+func (s *pickerState) faults(peers int) []string {
+	var out []string
+	for _, side := range s.Sides {
+		seen := 0
+		for _, p := range side.Peers {
+			if p.Told && p.Heard {
+				seen++
+			}
+		}
+		if seen < peers {
+			out = append(out, fmt.Sprintf("sees %d of %d peers, and decides without the others: look at their logs for \"peer\"", seen, peers))
+		}
+		for _, pool := range side.Pools {
+			var not []string
+			for _, e := range pool.Endpoints {
+				if e.State != "ready" {
+					not = append(not, fmt.Sprintf("%s is %s (%s)", e.Name, e.State, e.Why))
+				}
+			}
+			const most = 3
+			if more := len(not) - most; more > 0 {
+				not = append(not[:most], fmt.Sprintf("and %d more", more))
+			}
+			if len(not) > 0 {
+				out = append(out, fmt.Sprintf("does not count on endpoints of %s: %s", pool.Name, strings.Join(not, ", ")))
+			}
+		}
+	}
+	return out
+}
+
+// policies says which policies are not in force.
+func (e *examination) policies(ctx context.Context) {
+	var list v1alpha1.GatewayPolicyList
+	if err := e.read(ctx, &list, nil, pathOurs, "gatewaypolicies"); err != nil {
+		return // the definitions, or the rights, were said before
+	}
+	for i := range list.Items {
+		p := &list.Items[i]
+		what := "policy " + p.Namespace + "/" + p.Name
+		if len(p.Status.Conditions) == 0 {
+			e.say(LevelWarn, what, "nobody has looked at it: spec.targetRef.name is %q; is there an InferenceGatewayConfig of that name in its namespace?", p.Spec.TargetRef.Name)
+		}
+		for _, c := range p.Status.Conditions {
+			if v, told := judge(c); told {
+				e.say(v, what, "%s is %s (%s): %s", c.Type, c.Status, c.Reason, c.Message)
+			}
+		}
+	}
+}

@@ -1,0 +1,357 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/version"
+	poolv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/translate"
+)
+
+// Level is how bad a finding is.
+type Level string
+
+// The levels: it is as it has to be; it can't be told, or may be meant; requests fail, or will.
+const (
+	LevelOK   Level = "ok"
+	LevelWarn Level = "warn"
+	LevelFail Level = "fail"
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	// Level is how bad it is.
+	Level Level
+	// What was looked at, in a few words.
+	What string
+	// Text says what is there, and where that isn't right, what to do.
+	Text string
+}
+
+// examination is a look at a whole cluster under way.
+type examination struct {
+	*Cluster
+	found []Finding
+
+	controller     *appsv1.Deployment // nil where it isn't installed
+	class, service string             // the GatewayClass, and the extension server's name and namespace as NAME.NAMESPACE.svc
+	classOwner     string             // the controllerName of the class
+}
+
+// Examine looks for what keeps gateways from working, in the order in which one thing needs the other: definitions, the
+// controller, Envoy Gateway, configurations, pickers. What may not be looked at is said and holds nothing up.
+func (c *Cluster) Examine(ctx context.Context) []Finding {
+	e := &examination{Cluster: c, class: translate.DefaultGatewayClass}
+	if !e.server(ctx) {
+		return e.found
+	}
+	e.definitions(ctx)
+	e.foreign(ctx)
+	e.control(ctx)
+	e.gatewayClass(ctx)
+	e.envoyGateway(ctx)
+	e.configs(ctx)
+	return e.found
+}
+
+func (e *examination) say(v Level, what, format string, args ...any) {
+	e.found = append(e.found, Finding{v, what, fmt.Sprintf(format, args...)})
+}
+
+// unseen says that something can't be looked at. It reports false, for what depends on it.
+func (e *examination) unseen(what string, err error) bool {
+	e.say(LevelWarn, what, "can't be looked at: %v", err)
+	return false
+}
+
+// server reports whether there is an API server that answers.
+func (e *examination) server(ctx context.Context) bool {
+	var v version.Info
+	if err := e.read(ctx, &v, nil, "/version"); err != nil {
+		e.say(LevelFail, "API server", "does not answer: %v", err)
+		return false
+	}
+	e.say(LevelOK, "API server", "Kubernetes %s", v.GitVersion)
+	return true
+}
+
+// ownDefinitions are those of our kinds.
+func ownDefinitions() []string {
+	return []string{"inferencegatewayconfigs." + v1alpha1.InferenceGroup, "gatewaypolicies." + v1alpha1.GatewayGroup, "endpoints." + v1alpha1.GatewayGroup, "globalgateways." + v1alpha1.GatewayGroup}
+}
+
+// definitionState is what is read of a definition.
+type definitionState struct {
+	Status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	} `json:"status"`
+}
+
+func (e *examination) definitions(ctx context.Context) {
+	const what = "definitions"
+	var missing []string
+	for _, name := range ownDefinitions() {
+		d := new(definitionState)
+		switch err := e.read(ctx, d, nil, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", name); {
+		case apierrors.IsNotFound(err):
+			missing = append(missing, name)
+			continue
+		case err != nil:
+			e.unseen(what, err)
+			return
+		}
+		if !slices.ContainsFunc(d.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == "Established" && c.Status == metav1.ConditionTrue
+		}) {
+			e.say(LevelFail, what, "%s is not established: kubectl describe crd %s says why", name, name)
+		}
+	}
+	if len(missing) > 0 {
+		e.say(LevelFail, what, "the API server does not know %s: install the chart with crds.install=true, or kubectl apply --server-side -k deploy/crds", strings.Join(missing, ", "))
+		return
+	}
+	e.say(LevelOK, what, "all %d kinds of ours are known", len(ownDefinitions()))
+}
+
+// foreignKind is a kind of someone else's that gateways are made of.
+type foreignKind struct{ group, resource, from string }
+
+// foreignKinds are those that no gateway behind Envoy does without.
+func foreignKinds() []foreignKind {
+	const gateway, pools, envoy = "Gateway API 1.4 or later", "the Gateway API Inference Extension 1.0 or later", "Envoy Gateway 1.9 or later"
+	return []foreignKind{
+		{"gateway.networking.k8s.io/v1", "gatewayclasses", gateway}, {"gateway.networking.k8s.io/v1", "httproutes", gateway}, {"gateway.networking.k8s.io/v1beta1", "referencegrants", gateway},
+		{"inference.networking.k8s.io/v1", "inferencepools", pools},
+		{"gateway.envoyproxy.io/v1alpha1", "envoyproxies", envoy}, {"gateway.envoyproxy.io/v1alpha1", "envoyextensionpolicies", envoy}, {"gateway.envoyproxy.io/v1alpha1", "httproutefilters", envoy},
+	}
+}
+
+func (e *examination) foreign(ctx context.Context) {
+	known := make(map[string]bool)
+	for _, group := range []string{"gateway.networking.k8s.io/v1", "gateway.networking.k8s.io/v1beta1", "inference.networking.k8s.io/v1", "gateway.envoyproxy.io/v1alpha1"} {
+		var list metav1.APIResourceList
+		if err := e.read(ctx, &list, nil, "/apis/"+group); err != nil && !apierrors.IsNotFound(err) {
+			e.unseen(group, err)
+			return
+		}
+		for _, r := range list.APIResources {
+			known[group+" "+r.Name] = true
+		}
+	}
+	missing := make(map[string][]string)
+	var order []string
+	for _, k := range foreignKinds() {
+		if known[k.group+" "+k.resource] {
+			continue
+		}
+		if missing[k.from] == nil {
+			order = append(order, k.from)
+		}
+		missing[k.from] = append(missing[k.from], k.resource+" of "+k.group)
+	}
+	for _, from := range order {
+		e.say(LevelFail, "kinds of others", "the API server does not know %s: install %s, or use the topology Embedded, which needs none of it", strings.Join(missing[from], ", "), from)
+	}
+	if len(order) == 0 {
+		e.say(LevelOK, "kinds of others", "those of Gateway API, the Inference Extension and Envoy Gateway are known")
+	}
+}
+
+// control finds the controller, and what its chart told it.
+func (e *examination) control(ctx context.Context) {
+	const what = "controller"
+	var list appsv1.DeploymentList
+	if err := e.read(ctx, &list, labelled("app", "inference-gateway-controller"), pathApps, "deployments"); err != nil {
+		e.unseen(what, err)
+		return
+	}
+	switch len(list.Items) {
+	case 0:
+		e.say(LevelFail, what, "no Deployment inference-gateway-controller is in any namespace, and nothing is made of configurations: helm install sluice deploy/chart -n %s --create-namespace", translate.DefaultSystemNamespace)
+		return
+	case 1:
+	default:
+		e.say(LevelFail, what, "there are %d of them, which undo each other's work: keep one", len(list.Items))
+	}
+	d := &list.Items[0]
+	e.controller = d
+	text := fmt.Sprintf("%d of %d copies of %s/%s are available", d.Status.AvailableReplicas, d.Status.Replicas, d.Namespace, d.Name)
+	for _, c := range d.Spec.Template.Spec.Containers {
+		text += ", image " + c.Image
+		for _, arg := range c.Args {
+			if name, set := strings.CutPrefix(arg, "--gateway-class="); set {
+				e.class = name
+			}
+		}
+	}
+	if d.Status.AvailableReplicas == 0 {
+		e.say(LevelFail, what, "%s: gateways that run go on, and no change is carried out; kubectl -n %s logs deployment/%s", text, d.Namespace, d.Name)
+	} else {
+		e.say(LevelOK, what, "%s", text)
+	}
+	var services corev1.ServiceList
+	if err := e.read(ctx, &services, nil, pathTo(pathCore, d.Namespace, "services")...); err != nil {
+		e.unseen("extension server", err)
+		return
+	}
+	for i := range services.Items {
+		s := &services.Items[i]
+		if slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == "extension" }) && s.Spec.Selector["app"] == d.Name {
+			e.service = s.Name + "." + s.Namespace
+		}
+	}
+}
+
+func (e *examination) gatewayClass(ctx context.Context) {
+	const what = "GatewayClass"
+	g := new(gatewayv1.GatewayClass)
+	switch err := e.read(ctx, g, nil, "/apis/gateway.networking.k8s.io/v1/gatewayclasses", e.class); {
+	case apierrors.IsNotFound(err):
+		e.say(LevelFail, what, "there is none called %s, of which every Gateway of ours is: install the chart with gatewayClass.create=true", e.class)
+		return
+	case err != nil:
+		e.unseen(what, err)
+		return
+	}
+	e.classOwner = string(g.Spec.ControllerName)
+	for _, c := range g.Status.Conditions {
+		if c.Type == string(gatewayv1.GatewayClassConditionStatusAccepted) && c.Status == metav1.ConditionTrue {
+			e.say(LevelOK, what, "%s is accepted by %s", e.class, e.classOwner)
+			return
+		}
+	}
+	e.say(LevelFail, what, "nobody has accepted %s: its controllerName is %s; set gatewayClass.controllerName to what Envoy Gateway calls itself, or look whether it runs", e.class, e.classOwner)
+}
+
+// envoyGatewayFile is what is read of Envoy Gateway's configuration.
+type envoyGatewayFile struct {
+	Gateway struct {
+		ControllerName string `json:"controllerName"`
+	} `json:"gateway"`
+	ExtensionManager  *extensionEntry  `json:"extensionManager"`
+	ExtensionManagers []extensionEntry `json:"extensionManagers"`
+}
+
+type extensionEntry struct {
+	BackendResources []backendKind `json:"backendResources"`
+	Service          struct {
+		Host string `json:"host"`
+		FQDN struct {
+			Hostname string `json:"hostname"`
+		} `json:"fqdn"`
+	} `json:"service"`
+}
+
+type backendKind struct {
+	Group string `json:"group"`
+	Kind  string `json:"kind"`
+}
+
+func (e *examination) envoyGateway(ctx context.Context) {
+	const what = "Envoy Gateway"
+	var list appsv1.DeploymentList
+	if err := e.read(ctx, &list, labelled("control-plane", "envoy-gateway"), pathApps, "deployments"); err != nil {
+		e.unseen(what, err)
+		return
+	}
+	if len(list.Items) == 0 {
+		e.say(LevelFail, what, "no Deployment with the label control-plane=envoy-gateway is in any namespace: install Envoy Gateway 1.9 or later with the values in deploy/envoy-gateway/values.yaml, or use the topology Embedded")
+		return
+	}
+	ours := false
+	for i := range list.Items {
+		d := &list.Items[i]
+		var m corev1.ConfigMap
+		if err := e.read(ctx, &m, nil, pathTo(pathCore, d.Namespace, "configmaps", "envoy-gateway-config")...); err != nil {
+			e.unseen(what+" in "+d.Namespace, err)
+			ours = true // it may be
+			continue
+		}
+		var file envoyGatewayFile
+		if err := yaml.Unmarshal([]byte(m.Data["envoy-gateway.yaml"]), &file); err != nil {
+			e.say(LevelWarn, what+" in "+d.Namespace, "its configuration can't be read: %v", err)
+			continue
+		}
+		name := cmp.Or(file.Gateway.ControllerName, "gateway.envoyproxy.io/gatewayclass-controller")
+		if e.classOwner != "" && name != e.classOwner {
+			e.say(LevelOK, what+" in "+d.Namespace, "calls itself %s: it is not for GatewayClass %s", name, e.class)
+			continue
+		}
+		ours = true
+		e.extension(ctx, d, &file)
+	}
+	if !ours {
+		e.say(LevelFail, what, "none calls itself %s, which is the controllerName of GatewayClass %s: set gatewayClass.controllerName to what it calls itself", e.classOwner, e.class)
+	}
+}
+
+// extension looks whether an Envoy Gateway asks our extension server, and may know of pools.
+func (e *examination) extension(ctx context.Context, d *appsv1.Deployment, file *envoyGatewayFile) {
+	what := "Envoy Gateway in " + d.Namespace
+	const remedy = "give its chart the values in deploy/envoy-gateway/values.yaml (NOTES of our chart print them) and restart it"
+	all := file.ExtensionManagers
+	if file.ExtensionManager != nil {
+		all = append(all, *file.ExtensionManager)
+	}
+	var named []string
+	for _, m := range all {
+		host := cmp.Or(m.Service.FQDN.Hostname, m.Service.Host)
+		named = append(named, host)
+		if e.service != "" && host != e.service && !strings.HasPrefix(host, e.service+".") {
+			continue
+		}
+		if !slices.Contains(m.BackendResources, backendKind{poolv1.GroupName, "InferencePool"}) {
+			e.say(LevelFail, what, "asks the extension server %s, and not about InferencePools: %s", host, remedy)
+			return
+		}
+		if d.Status.AvailableReplicas == 0 {
+			e.say(LevelFail, what, "has no copy that is available: Envoys go on with what they have; kubectl -n %s logs deployment/%s", d.Namespace, d.Name)
+			return
+		}
+		e.mayReadPools(ctx, what, "system:serviceaccount:"+d.Namespace+":"+cmp.Or(d.Spec.Template.Spec.ServiceAccountName, "default"), host)
+		return
+	}
+	if len(named) == 0 {
+		e.say(LevelFail, what, "has no extensionManager, so that no InferencePool gets a request: %s", remedy)
+		return
+	}
+	e.say(LevelFail, what, "asks the extension server %s, and ours is %s.svc: %s", strings.Join(named, " and "), e.service, remedy)
+}
+
+// mayReadPools asks whether Envoy Gateway has the right that only our chart gives it.
+func (e *examination) mayReadPools(ctx context.Context, what, user, host string) {
+	review := authorizationv1.SubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview"},
+		Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: poolv1.GroupName, Resource: "inferencepools", Verb: "watch"}}}
+	body, err := json.Marshal(review)
+	if err == nil {
+		var raw []byte
+		if raw, err = answer(ctx, e.client.Post().AbsPath("/apis/authorization.k8s.io/v1/subjectaccessreviews").SetHeader("Content-Type", "application/json").Body(body)); err == nil {
+			err = json.Unmarshal(raw, &review)
+		}
+	}
+	switch {
+	case err != nil:
+		e.say(LevelOK, what, "asks the extension server %s", host)
+		e.unseen(what+", its rights", err)
+	case !review.Status.Allowed:
+		e.say(LevelFail, what, "%s may not watch inferencepools: set envoyGateway.namespace and envoyGateway.serviceAccount of our chart to its own", user)
+	default:
+		e.say(LevelOK, what, "asks the extension server %s, and may watch InferencePools", host)
+	}
+}

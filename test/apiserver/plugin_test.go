@@ -1,0 +1,200 @@
+//go:build kube
+
+package apiserver
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/kube"
+)
+
+func plugin(t *testing.T, namespace string) *kube.Cluster {
+	t.Helper()
+	c, err := kube.OpenCluster(shared.kubeconfig, "", namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestTry: an API server says of documents what it would say, and keeps none of them.
+func TestTry(t *testing.T) {
+	c := plugin(t, "default")
+	text, err := os.ReadFile("../../deploy/examples/several-models.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	docs := string(text) + "---\n# nothing\n---\n" + strings.Replace(gatewayHead, "name: g", "name: two", 1) +
+		"spec:\n  bbr: {enabled: false}\n  banana: 1\n  schedulers: [{name: a, modelName: a, modelSelector: {}}, {name: b, modelName: b, modelSelector: {}}]\n" +
+		"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: adapters}\ndata: {baseModel: m}\n---\napiVersion: example.com/v1\nkind: Nothing\nmetadata: {name: n}\n---\napiVersion: example.com/v1\nkind: Nothing\nmetadata: {name: nothing}\n"
+	got, err := c.Try(t.Context(), []byte(docs))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 5 {
+		t.Fatalf("got %+v, want five answers", got)
+	}
+	for i, want := range []string{"", `spec.banana`, "", "document 4 is no object of Kubernetes", "does not know Nothing of example.com/v1"} {
+		if (want == "") != (len(got[i].Faults) == 0) || want != "" && !strings.Contains(strings.Join(got[i].Faults, "\n"), want) {
+			t.Errorf("%s %q: got %q, want %q", got[i].Kind, got[i].Name, got[i].Faults, want)
+		}
+	}
+	there := strings.Replace(oneGateway, "name: g", "name: tried", 1)
+	if err := shared.client.Create(t.Context(), object(t, there)); err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{there: "", there + "  banana: 1\n": "banana", strings.Replace(there, "enabled: true", "enabled: 1", 1): "enabled"} {
+		got, err := c.Try(t.Context(), []byte(text))
+		if err != nil || len(got) != 1 || (want == "") != (len(got[0].Faults) == 0) || !strings.Contains(strings.Join(got[0].Faults, "\n"), want) {
+			t.Errorf("of one that is there: got %+v, %v, want %q", got, err, want)
+		}
+	}
+	u := object(t, gatewayHead)
+	u.SetName("gateway")
+	if err := shared.client.Get(t.Context(), keyOf(u), u); client.IgnoreNotFound(err) != nil || err == nil {
+		t.Errorf("got %v, want nothing kept", err)
+	}
+}
+
+// TestPickers: who can't be asked, and why.
+func TestPickers(t *testing.T) {
+	c := plugin(t, "default")
+	f := func(what, want string) {
+		t.Helper()
+		if _, err := c.Pickers(t.Context(), what); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", what, err, want)
+		}
+	}
+	doc := object(t, strings.Replace(oneGateway, "name: g", "name: lonely", 1))
+	if err := shared.client.Create(t.Context(), doc); err != nil {
+		t.Fatal(err)
+	}
+	f("nobody", "-n names another namespace")
+	f("lonely", "there is none yet")
+	f("igwc/lonely", "there is none yet")
+	f("pod/nobody", "not found")
+	f("service/lonely", "is the name of an InferenceGatewayConfig or of a picker's pod")
+}
+
+// TestExamine: what a cluster lacks is found in turn, and each with what to do.
+func TestExamine(t *testing.T) {
+	const ns = "examined"
+	c := plugin(t, ns)
+	kubectl(t, "", "create", "namespace", ns)
+	found := func() string {
+		t.Helper()
+		var b strings.Builder
+		for _, f := range c.Examine(t.Context()) {
+			b.WriteString(string(f.Level) + " " + f.What + ": " + f.Text + "\n")
+		}
+		return b.String()
+	}
+	want := func(text, pattern string) {
+		t.Helper()
+		if !regexp.MustCompile("(?m)" + pattern).MatchString(text) {
+			t.Errorf("got\n%s\nwant %s", text, pattern)
+		}
+	}
+	text := found()
+	want(text, `^ok API server: Kubernetes v1\.`)
+	want(text, `^ok definitions: all 4 kinds`)
+	want(text, `^fail controller: no Deployment inference-gateway-controller .* helm install`)
+	want(text, `^fail Envoy Gateway: no Deployment with the label`)
+
+	place := func(doc string) *unstructured.Unstructured {
+		t.Helper()
+		u := object(t, doc)
+		u.SetNamespace(ns)
+		if err := shared.client.Create(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+		return u
+	}
+	deployment := func(name, label string) {
+		t.Helper()
+		u := place(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: ` + name + `, labels: {` + label + `}}, spec: {selector: {matchLabels: {app: ` + name + `}},
+            template: {metadata: {labels: {app: ` + name + `}}, spec: {serviceAccountName: envoy-gateway, containers: [{name: c, image: "i:1", args: [control, --gateway-class=examined]}]}}}}`)
+		if err := unstructured.SetNestedMap(u.Object, map[string]any{"replicas": int64(2), "availableReplicas": int64(1), "readyReplicas": int64(1)}, "status"); err != nil {
+			t.Fatal(err)
+		}
+		if err := shared.client.Status().Update(t.Context(), u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deployment("inference-gateway-controller", "app: inference-gateway-controller")
+	deployment("envoy-gateway", "control-plane: envoy-gateway")
+	place(`{apiVersion: v1, kind: Service, metadata: {name: inference-gateway-extension}, spec: {selector: {app: inference-gateway-controller}, ports: [{name: extension, port: 9443}]}}`)
+	config := place("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: envoy-gateway-config}\ndata: {envoy-gateway.yaml: \"provider: {type: Kubernetes}\"}")
+	g := place(strings.Replace(oneGateway, "name: g", "name: gateway", 1))
+	text = found()
+	want(text, `^ok controller: 1 of 2 copies of examined/inference-gateway-controller are available, image i:1`)
+	want(text, `^fail Envoy Gateway in examined: has no extensionManager`)
+	want(text, `^fail gateway examined/gateway: the controller has not looked at this version`)
+
+	values, err := os.ReadFile(filepath.Join("../../deploy/envoy-gateway/values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := object(t, string(values))
+	inner, _, _ := unstructured.NestedMap(file.Object, "config", "envoyGateway")
+	set := func(service string) {
+		t.Helper()
+		written := strings.ReplaceAll(jsonOf(t, inner), "inference-gateway-extension."+chartNamespace, service)
+		if err := unstructured.SetNestedField(config.Object, written, "data", "envoy-gateway.yaml"); err != nil {
+			t.Fatal(err)
+		}
+		if err := shared.client.Update(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("other.elsewhere")
+	want(found(), `^fail Envoy Gateway in examined: asks the extension server other\.elsewhere\.svc, and ours is inference-gateway-extension\.examined`)
+	set("inference-gateway-extension.examined")
+	want(found(), `^fail Envoy Gateway in examined: system:serviceaccount:examined:envoy-gateway may not watch inferencepools`)
+	kubectl(t, `{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: examined}, rules: [{apiGroups: [inference.networking.k8s.io], resources: [inferencepools], verbs: [watch]}]}
+---
+{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRoleBinding, metadata: {name: examined}, roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: examined},
+ subjects: [{kind: ServiceAccount, name: envoy-gateway, namespace: `+ns+`}]}`, "apply", "-f", "-")
+	want(found(), `^ok Envoy Gateway in examined: asks the extension server inference-gateway-extension\.examined\.svc, and may watch InferencePools`)
+
+	typed := new(v1alpha1.InferenceGatewayConfig)
+	if err := shared.client.Get(t.Context(), keyOf(g), typed); err != nil {
+		t.Fatal(err)
+	}
+	condition := func(kind string, status metav1.ConditionStatus, message string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: status, Reason: "Because", Message: message, LastTransitionTime: metav1.Now()}
+	}
+	typed.Status = v1alpha1.InferenceGatewayConfigStatus{ObservedGeneration: typed.Generation, Conditions: []metav1.Condition{
+		condition(v1alpha1.ConditionReady, metav1.ConditionTrue, "requests are taken"),
+		condition(v1alpha1.ConditionServing, metav1.ConditionFalse, "modelSelector matches no pod: compare it"),
+		condition(v1alpha1.ConditionHonoured, metav1.ConditionFalse, "env has no effect"),
+	}}
+	if err := shared.client.Status().Update(t.Context(), typed); err != nil {
+		t.Fatal(err)
+	}
+	text = found()
+	want(text, `^fail gateway examined/gateway: Serving is False \(Because\): modelSelector matches no pod: compare it$`)
+	want(text, `^warn gateway examined/gateway: Honoured is False`)
+	if strings.Contains(text, "requests are taken") {
+		t.Errorf("got what is well told, too:\n%s", text)
+	}
+}
+
+func jsonOf(t *testing.T, v any) string {
+	t.Helper()
+	raw, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
