@@ -8,10 +8,13 @@ SHELL := bash
 MAKEFLAGS += --no-builtin-rules
 GO ?= go
 FUZZTIME ?= 20s
+IMAGE ?= sluice
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+PLATFORMS ?= linux/amd64,linux/arm64
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e test test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-python needs-chromium
+.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e images test test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-python needs-chromium
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,12 +22,24 @@ help: ## say what can be made
 build: ## the gateway, as bin/sluice
 	$(GO) build -o bin/sluice ./cmd/sluice
 
+# IMAGE (sluice) and VERSION (what git calls the commit) are the image's name, PLATFORMS (linux/amd64,linux/arm64) what it is for.
+images: ## the gateway's image for several processors, as the archive dist/sluice.tar
+	@mkdir -p dist
+	@for platform in $$(tr , ' ' <<<"$(PLATFORMS)"); do \
+		echo "building ./cmd/sluice for $$platform" >&2; \
+		CGO_ENABLED=0 GOOS="$${platform%/*}" GOARCH="$${platform#*/}" $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION)" -o "dist/sluice-$${platform/\//-}" ./cmd/sluice; \
+	done
+	"$$(test/cluster/build.sh image)/image" -o "$(CURDIR)/dist/sluice.tar" -name "$(IMAGE):$(VERSION)" -platforms "$(PLATFORMS)" -gzip -static -entry /sluice \
+		-label "org.opencontainers.image.version=$(VERSION)" -label org.opencontainers.image.licenses=Apache-2.0 \
+		"$(CURDIR)/dist/sluice-{os}-{arch}=/sluice" "$(CURDIR)/LICENSE=/LICENSE" "$(CURDIR)/NOTICE=/NOTICE"
+
 check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and architecture tests under the race detector
 
 vet:
 	$(GO) vet $(PACKAGES)
 	@for tag in e2e vllm peers dataplane; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
 	$(GO) vet -tags kube ./test/apiserver/ ./translate/ ./kube/
+	$(GO) vet -C test/cluster/tools/image .
 
 format:
 	@unformatted=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .); \
@@ -37,6 +52,7 @@ staticcheck:
 
 unit:
 	$(GO) test -race $(PACKAGES)
+	$(GO) test -C test/cluster/tools/image .
 
 fuzz-seeds: ## every fuzz target over its seeds and found inputs
 	$(GO) test -run '^Fuzz' $(PACKAGES)

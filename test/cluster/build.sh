@@ -25,12 +25,16 @@ programs() {
 		containerd              containerd    github.com/containerd/containerd/v2/cmd/containerd
 		containerd-shim-runc-v2 containerd    github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2
 		ctr                     containerd    github.com/containerd/containerd/v2/cmd/ctr
+		bridge                  containerd    github.com/containernetworking/plugins/plugins/main/bridge
+		host-local              containerd    github.com/containernetworking/plugins/plugins/ipam/host-local
+		loopback                containerd    github.com/containernetworking/plugins/plugins/main/loopback
 		coredns                 coredns       .
 		helm                    helm          helm.sh/helm/v3/cmd/helm
 		envoy-gateway           envoy-gateway github.com/envoyproxy/gateway/cmd/envoy-gateway
 		pause                   apps          ./pause
 		echo                    apps          ./echo
 		extproc                 apps          ./extproc
+		image                   image         .
 	END
 }
 
