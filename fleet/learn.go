@@ -255,7 +255,7 @@ func (p *Pool) regroup() {
 // What was learned of another shape is forgotten. Call it when anything has changed that tells what the endpoint is.
 func (p *Pool) identify(ep *endpoint) {
 	shape, tp := neutral(), ep.tp()
-	ep.label, ep.source = "", ""
+	ep.label, ep.source, ep.pooled = "", "", p.config().Model
 	if gpu := ep.GPU(); gpu != "" {
 		models := append([]string{p.config().Model}, ep.roots...)
 		if c := calibrate(p.table, models, gpu, tp, ep.reading.KVTokens); c != nil {

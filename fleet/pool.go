@@ -111,6 +111,7 @@ type endpoint struct {
 	roots  []string // names of the base model
 	label  string   // of the kind, empty where no label says the GPU
 	source string   // the calibration table's row, empty for the neutral shape
+	pooled string   // the pool's model when it was identified
 	shape  route.Step
 	kind   int32
 }
@@ -180,13 +181,17 @@ func (p *Pool) swap(endpoints []Endpoint) (gone []*endpoint) {
 			continue
 		}
 		ep := p.by[e.Name]
-		if ep == nil || ep.UID != e.UID {
+		known := ep != nil && ep.UID == e.UID
+		if !known {
 			ep, changed = p.newEndpoint(e), true
 		}
 		changed = changed || ep.reachedBy() != e.reachedBy()
+		known = known && ep.pooled == p.config().Model && ep.GPU() == e.GPU() && ep.tp() == e.tp()
 		ep.Endpoint = e
 		p.restate(ep)
-		p.identify(ep)
+		if !known { // nobody may pick meanwhile, and the table takes microseconds for each
+			p.identify(ep)
+		}
 		keep[e.Name] = ep
 		rows = append(rows, ep)
 	}
@@ -264,7 +269,7 @@ func (p *Pool) restate(ep *endpoint) {
 	if ep.Drain {
 		ep.state |= route.Draining
 		if ep.why == "" && ep.Pod != "" {
-			ep.why = "its pod is ending"
+			ep.why = "its pod is ending, or is to drain"
 		} else if ep.why == "" {
 			ep.why = "taken out of traffic by configuration"
 		}
