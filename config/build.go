@@ -80,8 +80,9 @@ type builder struct {
 	configMapDocs []*document
 	adapterMaps   []adapterMap
 
-	pods   *Pods          // beside the documents, nil where there are none to be
-	chosen map[entry]bool // entries that some scheduler selected
+	pods    *Pods              // beside the documents, nil where there are none to be
+	sayings map[string]*saying // what pods say, by their texts
+	chosen  map[entry]bool     // entries that some scheduler selected
 }
 
 // entry is an address by its place: the list it is in, and where in it.
@@ -348,6 +349,9 @@ func (b *builder) unselected() {
 
 // warnShared tells of addresses in several pools; of pods once for all that are in the same ones.
 func (c *Config) warnShared(object, path string) {
+	if len(c.Pools) < 2 {
+		return
+	}
 	pools, pods := map[string][]string{}, map[string]bool{}
 	for _, p := range c.Pools {
 		for i := range p.Endpoints {

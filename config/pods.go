@@ -2,8 +2,10 @@ package config
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
@@ -18,9 +20,15 @@ type Pod struct {
 	Labels map[string]string
 	// GPU is the kind of GPU where no label says it; empty if unknown.
 	GPU string
+	// Says is the value of its AnnotationEndpoint, empty where it has none.
+	Says string
 	// Ending: it gets no new requests, those under way may finish.
 	Ending bool
 }
+
+// AnnotationEndpoint is where a pod says what an entry of Endpoints would say of it, as far as that reaches nothing but the
+// pod: YAML with drain, engine, metrics, kvEvents, ranks and firstRank.
+const AnnotationEndpoint = "gateway.sluice.dev/endpoint"
 
 // Pods are those of a namespace that may serve.
 type Pods struct {
@@ -48,35 +56,112 @@ func Read(docs []byte, name string) (*Documents, error) {
 func (d *Documents) With(pods Pods) *Config {
 	b := *d.b
 	b.config, b.pods = &Config{Source: d.b.config.Source}, &pods
+	b.hear()
+	d.b.sayings = b.sayings
 	b.build()
+	b.misheard()
 	return b.config
 }
 
+// saying is what an annotation says: one entry, or why it can't be used.
+type saying struct {
+	list  *v1alpha1.Endpoints
+	fault string
+}
+
+// hear reads what pods say, each text once: those of a Deployment say the same.
+func (b *builder) hear() {
+	before := b.sayings
+	b.sayings = make(map[string]*saying)
+	for i := range b.pods.List {
+		text := b.pods.List[i].Says
+		if text == "" || b.sayings[text] != nil {
+			continue
+		}
+		if b.sayings[text] = before[text]; b.sayings[text] == nil {
+			b.sayings[text] = readSaying(text)
+		}
+	}
+}
+
+// readSaying reads an annotation. It can't have labels, which are the pod's own, nor name files and variables of this
+// process, which are none of the pod's business.
+func readSaying(text string) *saying {
+	d := &document{number: 1, kind: "annotation"}
+	root, empty := d.parse(chunk{[]byte(text), 1})
+	tree, isObject := root.(map[string]any)
+	if d.tree = tree; !isObject && !empty && len(d.faults) == 0 {
+		d.say("must be an object, such as {kvEvents: {}}, not %s", noun(root))
+	}
+	says := decode[struct {
+		Drain     bool                       `json:"drain,omitempty"`
+		Engine    v1alpha1.EngineKind        `json:"engine,omitempty"`
+		Metrics   *v1alpha1.EndpointMetrics  `json:"metrics,omitempty"`
+		KVEvents  *v1alpha1.EndpointKVEvents `json:"kvEvents,omitempty"`
+		Ranks     *int32                     `json:"ranks,omitempty"`
+		FirstRank *int32                     `json:"firstRank,omitempty"`
+	}](d)
+	e := v1alpha1.EndpointEntry{Address: "127.0.0.1", Drain: says.Drain, Engine: says.Engine, Metrics: says.Metrics, KVEvents: says.KVEvents,
+		Ranks: says.Ranks, FirstRank: says.FirstRank} // the address is the pod's
+	list := &v1alpha1.Endpoints{Spec: v1alpha1.EndpointsSpec{Endpoints: []v1alpha1.EndpointEntry{e}}}
+	list.Default()
+	c := &checks{}
+	c.ranks(nil, &list.Spec.Endpoints[0], nil)
+	c.entry(nil, &list.Spec.Endpoints[0])
+	d.add(c.errs...)
+	if d.faults == nil {
+		return &saying{list: list}
+	}
+	words := make([]string, len(d.faults))
+	for i, f := range d.faults {
+		words[i] = f.Text
+	}
+	return &saying{fault: strings.Join(words, "; ")}
+}
+
+// misheard tells of annotations that can't be used, once for all pods that have the same.
+func (b *builder) misheard() {
+	said := make(map[*saying]bool)
+	for i := range b.pods.List {
+		p := &b.pods.List[i]
+		s := b.sayings[p.Says]
+		if s == nil || s.fault == "" || said[s] {
+			continue
+		}
+		said[s] = true
+		b.warn(fmt.Sprintf("Pod %q", p.Name), field.NewPath("metadata", "annotations").Key(AnnotationEndpoint), "", "is not used, here and at every pod that has the same: %s", s.fault)
+	}
+}
+
 // choosePods gives a pool the pods that its selector selects, after the entries that it has, and says how many of them
-// are ending.
-func (b *builder) choosePods(i int, p *Pool, selector labels.Selector, has map[string]bool) (ending int) {
+// drain.
+func (b *builder) choosePods(i int, p *Pool, selector labels.Selector, has map[string]bool) (draining int) {
 	if b.pods == nil {
 		return 0
 	}
-	s, engine := &b.gateway.Spec.Schedulers[i], string(b.written.Spec.Schedulers[i].EngineType)
+	port, written := int(*b.gateway.Spec.Schedulers[i].TargetPort), &b.written.Spec.Schedulers[i]
 	for j := range b.pods.List {
 		pod := &b.pods.List[j]
 		if !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		e := Endpoint{Address: pod.Address, Port: int(*s.TargetPort), Labels: pod.Labels, Drain: pod.Ending, Engine: engine,
-			Pod: pod.Name, UID: pod.UID, GPU: pod.GPU}
+		e := Endpoint{Engine: string(written.EngineType)}
+		if s := b.sayings[pod.Says]; s != nil && s.list != nil {
+			e = b.endpoint(s.list, 0, written, port)
+		}
+		e.Address, e.Port, e.Labels, e.Drain = pod.Address, port, pod.Labels, e.Drain || pod.Ending
+		e.Pod, e.UID, e.GPU = pod.Name, pod.UID, pod.GPU
 		at := e.HostPort()
 		if has[at] {
 			continue
 		}
 		has[at] = true
-		if pod.Ending {
-			ending++
+		if e.Drain {
+			draining++
 		}
 		p.Endpoints = append(p.Endpoints, e)
 	}
-	return ending
+	return draining
 }
 
 // selectsNone tells of a scheduler without an endpoint, unless it isn't known yet whether it has some.

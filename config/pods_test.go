@@ -99,6 +99,52 @@ func TestPodsThatAreMissing(t *testing.T) {
 		`InferenceGatewayConfig "demo": spec.schedulers[1].modelSelector: `+qwen+`: selects only endpoints that drain, so requests for "qwen" are answered 503`)
 }
 
+// What a pod says of itself is what its entry would say, but for what is none of its business; a text that can't be used is told
+// once, and its pods are taken as if they said nothing.
+func TestPodsSay(t *testing.T) {
+	docs, err := Read([]byte(podDocuments), "gateway.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(says string, want Endpoint, warnings ...string) {
+		t.Helper()
+		want.Address, want.Labels, want.Pod, want.UID = "10.0.0.1", app("qwen"), "qwen-0", "a"
+		if want.Port == 0 {
+			want.Port = 30000
+		}
+		if want.Engine == "" {
+			want.Engine = "sglang"
+		}
+		c := docs.With(Pods{Namespace: "models", List: []Pod{{Name: "qwen-0", UID: "a", Address: "10.0.0.1", Labels: app("qwen"), Says: says},
+			{Name: "qwen-1", UID: "b", Address: "10.0.0.2", Labels: app("qwen"), Says: says}, {Name: "llama-0", Address: "10.0.0.3", Labels: app("llama")}}})
+		if diff := cmp.Diff(want, c.Pools[1].Endpoints[0]); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", says, diff)
+		}
+		var got []string
+		for _, n := range c.Warnings {
+			got = append(got, strings.TrimPrefix(n.String(), `Pod "qwen-0": metadata.annotations[gateway.sluice.dev/endpoint]: is not used, here and at every pod that has the same: `))
+		}
+		if diff := cmp.Diff(warnings, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", says, diff)
+		}
+	}
+	f("", Endpoint{})
+	f("{}", Endpoint{})
+	f("# nothing", Endpoint{})
+	f("kvEvents: {}", Endpoint{KVEvents: KVEvents{Port: 5557, ReplayPort: 5558}})
+	f("{engine: vllm, ranks: 8, firstRank: 8, kvEvents: {port: 6000, replayPort: 0, topic: kv}, metrics: {port: 9000, path: /stats}}",
+		Endpoint{Engine: "vllm", Ranks: 8, FirstRank: 8, KVEvents: KVEvents{Port: 6000, Topic: "kv"}, MetricsPort: 9000, MetricsPath: "/stats"})
+	const known = ": known here are drain, engine, firstRank, kvEvents, metrics, ranks"
+	f("{apiKey: {file: /etc/sluice/tls/tls.key}, tls: {}}", Endpoint{},
+		`strict decoding error: unknown field "apiKey"`+known+`; strict decoding error: unknown field "tls"`+known)
+	f("{labels: {app: llama}}", Endpoint{}, `strict decoding error: unknown field "labels"`+known)
+	f("{ranks: 0, metrics: {path: x}}", Endpoint{}, `ranks: Invalid value: 0: must be from 1 to 1024; metrics.path: Invalid value: "x": must begin with '/', such as /metrics`)
+	f("[kvEvents]", Endpoint{}, "must be an object, such as {kvEvents: {}}, not a list")
+	f("{", Endpoint{}, "cannot be read: line 1: did not find expected node content")
+	drained := `InferenceGatewayConfig "demo": spec.schedulers[1].modelSelector: app=qwen,tier notin (canary): selects only endpoints that drain, so requests for "qwen" are answered 503`
+	f("drain: true", Endpoint{Drain: true}, drained)
+}
+
 // Pods of two schedulers are one warning, however many they are.
 func TestPodsOfTwoSchedulers(t *testing.T) {
 	docs, err := Read([]byte(strings.ReplaceAll(podDocuments, "app: qwen", "app: llama")), "gateway.yaml")
@@ -151,14 +197,14 @@ func TestReadIsParse(t *testing.T) {
 
 // FuzzRead: whatever the documents are, a pod changes nothing but endpoints and what is said of them.
 func FuzzRead(f *testing.F) {
-	f.Add(podDocuments+podEndpoints, "app", "llama")
-	f.Add(gateway("", ""), "", "")
-	f.Fuzz(func(t *testing.T, text, key, value string) {
+	f.Add(podDocuments+podEndpoints, "app", "llama", "kvEvents: {port: 1}")
+	f.Add(gateway("", ""), "", "", "{ranks: 9999999999, apiKey: [")
+	f.Fuzz(func(t *testing.T, text, key, value, says string) {
 		docs, err := Read([]byte(text), "fuzz")
 		if err != nil {
 			return
 		}
-		pod := Pod{Name: "p", UID: "u", Address: "10.0.0.1", Labels: map[string]string{key: value}}
+		pod := Pod{Name: "p", UID: "u", Address: "10.0.0.1", Labels: map[string]string{key: value}, Says: says}
 		got := docs.With(Pods{Namespace: "models", List: []Pod{pod}})
 		check(t, got)
 		want := docs.With(Pods{Namespace: "models"})

@@ -3,7 +3,6 @@ package kube
 import (
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -87,15 +86,15 @@ func (t *trouble) works(verb string) {
 	}
 }
 
-// why says in words what is wrong, empty if nothing is.
+// why says in words what is wrong, empty if nothing is. What keeps a watch from being made is all there is to say, if there is
+// such a thing: a list is made where a watch can't begin with one.
 func (t *trouble) why() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var words []string
-	for _, verb := range []string{verbList, verbWatch} {
+	for _, verb := range []string{verbWatch, verbList} {
 		if f, there := t.faults[verb]; there {
-			words = append(words, fmt.Sprintf("since %s: %s", f.since.UTC().Format(time.RFC3339), f.text))
+			return fmt.Sprintf("since %s: %s", f.since.UTC().Format(time.RFC3339), f.text)
 		}
 	}
-	return strings.Join(words, "; ")
+	return ""
 }

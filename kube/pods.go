@@ -143,9 +143,7 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 			out.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
 		}
 	}
-	if gpu := gpuOf(pod); gpu != "" {
-		out.Annotations = map[string]string{labelGPU: gpu}
-	}
+	out.Annotations = map[string]string{labelGPU: gpuOf(pod), config.AnnotationEndpoint: pod.Annotations[config.AnnotationEndpoint]}
 	return out
 }
 
@@ -157,7 +155,7 @@ func podOf(pod *corev1.Pod) (config.Pod, bool) {
 		return config.Pod{}, false
 	}
 	return config.Pod{Name: pod.Name, UID: string(pod.UID), Address: address.Unmap().String(), Labels: pod.Labels, GPU: gpuOf(pod),
-		Ending: pod.DeletionTimestamp != nil}, true
+		Says: pod.Annotations[config.AnnotationEndpoint], Ending: pod.DeletionTimestamp != nil}, true
 }
 
 // gpuOf is the kind of GPU that a pod has, as far as it says so itself where labels don't: nodes, whose labels name it, are
@@ -190,5 +188,5 @@ func gpuOf(pod *corev1.Pod) string {
 
 // same reports whether two readings of a pod mean the same.
 func same(a, b *config.Pod) bool {
-	return a.Name == b.Name && a.UID == b.UID && a.Address == b.Address && a.GPU == b.GPU && a.Ending == b.Ending && maps.Equal(a.Labels, b.Labels)
+	return a.Name == b.Name && a.UID == b.UID && a.Address == b.Address && a.GPU == b.GPU && a.Says == b.Says && a.Ending == b.Ending && maps.Equal(a.Labels, b.Labels)
 }

@@ -74,6 +74,10 @@ func TestPodOf(t *testing.T) {
 	f("an affinity", pod("llama-0", needs(in("NVIDIA-L40S"))), gpu("NVIDIA-L40S"))
 	f("an affinity with a choice", pod("llama-0", needs(in("NVIDIA-L40S", "NVIDIA-A10G"))), &serving)
 	f("affinities to choose from", pod("llama-0", needs(in("NVIDIA-L40S"), in("NVIDIA-A10G"))), &serving)
+	f("what it says of itself", pod("llama-0", func(p *corev1.Pod) {
+		p.Annotations = map[string]string{config.AnnotationEndpoint: "kvEvents: {}", "else": "x"}
+	}),
+		with(func(c *config.Pod) { c.Says = "kvEvents: {}" }))
 	labels := map[string]string{"app": "llama", "gpu": "H200"}
 	f("a label wins", pod("llama-0", func(p *corev1.Pod) {
 		p.Labels, p.Annotations = labels, map[string]string{"gpu": "H100"}
@@ -120,6 +124,9 @@ func TestPodsTellWhatMatters(t *testing.T) {
 	step("and is ready", p.Update, pod("b"), told{later: 1})
 	step("nothing of interest", p.Update, pod("b", func(p *corev1.Pod) { p.ResourceVersion = "9" }), told{})
 	step("another label", p.Update, pod("b", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "other"} }), told{later: 1})
+	step("another annotation of ours", p.Update, pod("b", func(p *corev1.Pod) {
+		p.Labels, p.Annotations = map[string]string{"app": "other"}, map[string]string{config.AnnotationEndpoint: "drain: true"}
+	}), told{later: 1})
 	step("one is to end", p.Update, pod("b", ending), told{soon: 1})
 	step("and is ready no more", p.Update, pod("b", ending, ready(corev1.ConditionFalse)), told{later: 1})
 	step("and is gone", p.Delete, pod("b"), told{})

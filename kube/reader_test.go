@@ -75,12 +75,12 @@ func TestTroubleIsSaidOnce(t *testing.T) {
 	f(verbWatch, nil, "", "")
 	f(verbWatch, away, `level=WARN msg="the API server does not answer`, `cannot watch pods in namespace "models": connection refused`)
 	f(verbWatch, errors.New("no route to host"), "", "no route to host")
-	f(verbList, away, "", "cannot list pods")
+	f(verbList, away, "", "cannot watch pods")
 	f(verbWatch, nil, "can be read again", "")
 	f(verbWatch, apierrors.NewResourceExpired("too old"), "", "")
 	f(verbWatch, apierrors.NewInvalid(schema.GroupKind{Kind: "ListOptions"}, "", nil), "", "") // an API server that knows no streamed lists
 	f(verbWatch, forbidden, `level=ERROR msg="the API server refuses`, `bind a Role in namespace "models" with the rule {a rule} to whom the message names`)
-	f(verbList, forbidden, "", "cannot list pods")
+	f(verbList, forbidden, "", "cannot watch pods")
 	f(verbWatch, forbidden, "", "demo-picker")
 	f(verbList, nil, "", "cannot watch pods") // who may list may still not watch
 	f(verbWatch, away, "does not answer", "connection refused")

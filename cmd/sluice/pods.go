@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -165,15 +166,10 @@ func turnover(before, after []fleet.Endpoint) (joined, left int) {
 
 // sameEndpoints reports whether two lists of one plan's documents, for other pods, mean the same.
 func sameEndpoints(a, b []fleet.Endpoint) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i].Host != b[i].Host || a[i].UID != b[i].UID || a[i].Drain != b[i].Drain || !maps.Equal(a[i].Labels, b[i].Labels) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(a, b, func(a, b fleet.Endpoint) bool {
+		return a.Host == b.Host && a.UID == b.UID && a.Drain == b.Drain && a.Engine == b.Engine && a.MetricsPort == b.MetricsPort &&
+			a.MetricsPath == b.MetricsPath && a.KVEvents == b.KVEvents && a.Ranks == b.Ranks && a.FirstRank == b.FirstRank && maps.Equal(a.Labels, b.Labels)
+	})
 }
 
 // adminReadiness is the JSON of /readyz on the admin listener.

@@ -93,7 +93,7 @@ func startProcess(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	c := exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--scrape-interval", "50ms"}, args...)...)
+	c := exec.Command(binary, append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--scrape-interval", "50ms", "--profile", "round-robin"}, args...)...)
 	c.Stderr = log
 	out, err := c.StdoutPipe()
 	if err != nil {
@@ -268,6 +268,9 @@ func TestAGatewayFollowsPods(t *testing.T) {
 			return strings.Contains(after, `"state"`) && strings.HasPrefix(strings.SplitN(after, `"state": `, 2)[1], `"draining"`)
 		})
 		last := time.Unix(0, e.lastRequestAt.Load()).Sub(told)
+		if last > time.Second {
+			t.Errorf("%s got a request %s after it was told to end", name, last)
+		}
 		before := served.Load()
 		p.eventually(t, "requests in flight have ended", func() bool { return served.Load() >= before+8 })
 		e.closed.Store(true)
