@@ -318,6 +318,10 @@ func (e *examination) extension(ctx context.Context, d *appsv1.Deployment, file 
 			e.say(LevelFail, what, "asks the extension server %s, and not about InferencePools: %s", host, remedy)
 			return
 		}
+		if e.controller != nil && e.controller.Status.AvailableReplicas == 0 {
+			e.say(LevelFail, what, "asks the extension server %s, which is away with the controller: until it is back, all Envoys stay as they are, those of other people's Gateways, too", host)
+			return
+		}
 		if d.Status.AvailableReplicas == 0 {
 			e.say(LevelFail, what, "has no copy that is available: Envoys go on with what they have; kubectl -n %s logs deployment/%s", d.Namespace, d.Name)
 			return
