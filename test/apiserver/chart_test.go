@@ -266,16 +266,27 @@ func TestHelm(t *testing.T) {
 	if ok || !strings.Contains(errOut, "cannot be imported into the current release") {
 		t.Errorf("got %t, %s, want a refusal of definitions that are there", ok, errOut)
 	}
-	run("kubectl sluice doctor", "install", "sluice", chartFolder, "--create-namespace", "--take-ownership", "--set", "gatewayClass.create=false")
+	ramps := func(want bool) {
+		t.Helper()
+		if got := kubectl(t, "", "explain", "ggw.spec"); strings.Contains(got, "ramp") != want {
+			t.Errorf("got\n%s\nwant a ramp in it: %t", got, want)
+		}
+	}
+	older := olderChart(t)
+	run("kubectl sluice doctor", "install", "sluice", older, "--create-namespace", "--take-ownership", "--set", "gatewayClass.create=false")
 	replicas(2)
+	ramps(false)
 	run("", "upgrade", "sluice", chartFolder, "--reset-then-reuse-values", "--set", "controller.replicas=3")
 	replicas(3)
+	ramps(true)
 	run("Rollback was a success", "rollback", "sluice", "1")
 	replicas(2)
+	ramps(false)
 	run("is false", "upgrade", "sluice", chartFolder, "--set", "inferenceGateway.enabled=false")
 	gone(t, named("apps/v1", "Deployment", "inference-gateway-controller"))
 	run("", "upgrade", "sluice", chartFolder, "--set", "gatewayClass.create=false") // Helm can't go back to what it has kept
 	replicas(2)
+	ramps(true)
 	run("kept due to the resource policy", "uninstall", "sluice")
 	gone(t, named("apps/v1", "Deployment", "inference-gateway-controller"))
 	crd := named("apiextensions.k8s.io/v1", "CustomResourceDefinition", "inferencegatewayconfigs.inference.sagemaker.aws.amazon.com")
@@ -283,6 +294,30 @@ func TestHelm(t *testing.T) {
 	if err := shared.client.Get(t.Context(), types.NamespacedName{Name: crd.GetName()}, crd); err != nil {
 		t.Errorf("the definition went with the chart: %v", err)
 	}
+}
+
+// olderChart is the chart as it was before global gateways had a ramp.
+func olderChart(t *testing.T) string {
+	t.Helper()
+	folder := filepath.Join(t.TempDir(), "sluice")
+	if err := os.CopyFS(folder, os.DirFS(chartFolder)); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(folder, "files/crds/globalgateways.gateway.sluice.dev.yaml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := object(t, string(text))
+	version := u.Object["spec"].(map[string]any)["versions"].([]any)[0].(map[string]any)
+	unstructured.RemoveNestedField(version, "schema", "openAPIV3Schema", "properties", "spec", "properties", "ramp")
+	if text, err = yaml.Marshal(u.Object); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return folder
 }
 
 func named(apiVersion, kind, name string) *unstructured.Unstructured {
