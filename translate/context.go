@@ -35,6 +35,11 @@ type Context struct {
 	Gateway *GatewayState `json:"gateway,omitempty"`
 	// Refused is what the API server would not take of an earlier plan.
 	Refused []Refusal `json:"refused,omitempty"`
+	// Unread are whole sentences about what could not be read of the above for want of a right, PodsUnread the one about pods:
+	// then nobody knows which there are. LeftOut are those about documents that were left out.
+	Unread     []string `json:"unread,omitempty"`
+	PodsUnread string   `json:"podsUnread,omitempty"`
+	LeftOut    []string `json:"leftOut,omitempty"`
 }
 
 // Settings are the installation's: what its chart says, not what a user asks of one gateway.

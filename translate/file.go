@@ -47,7 +47,7 @@ func (b *builder) file(w *workload) {
 			Spec:       v1alpha1.GatewayPolicySpec{TargetRef: p.Spec.TargetRef, SessionAffinity: p.Spec.SessionAffinity},
 		})
 	}
-	docs = append(docs, b.beside()...)
+	docs = append(docs, b.beside(w)...)
 	var text bytes.Buffer
 	for i, d := range docs {
 		if i > 0 {
@@ -66,16 +66,20 @@ func (b *builder) file(w *workload) {
 	b.add("v1", "ConfigMap", &corev1.ConfigMap{ObjectMeta: b.meta(w.namespace, w.name, w.scheduler), Data: map[string]string{fileName: text.String()}})
 }
 
-// beside are the documents that other people write: lists of adapters, and rules for names.
-func (b *builder) beside() []any {
+// beside are the documents that other people write, as far as they are for a workload: lists of adapters, and rules for names.
+func (b *builder) beside(w *workload) []any {
 	var docs []any
 	adapters := slices.SortedFunc(slices.Values(b.ctx.Adapters), func(x, y corev1.ConfigMap) int { return cmp.Compare(x.Name, y.Name) })
 	for i := range adapters {
-		docs = append(docs, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: named(&adapters[i].ObjectMeta), Data: adapters[i].Data})
+		if base := adapters[i].Data["baseModel"]; slices.ContainsFunc(w.schedulers, func(s *v1alpha1.Scheduler) bool { return s.ModelName == base }) {
+			docs = append(docs, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: named(&adapters[i].ObjectMeta), Data: adapters[i].Data})
+		}
 	}
 	rules := slices.SortedFunc(slices.Values(b.ctx.Rewrites), func(x, y v1alpha2.InferenceModelRewrite) int { return cmp.Compare(x.Name, y.Name) })
 	for i := range rules {
-		docs = append(docs, &v1alpha2.InferenceModelRewrite{TypeMeta: rules[i].TypeMeta, ObjectMeta: named(&rules[i].ObjectMeta), Spec: rules[i].Spec})
+		if p := rules[i].Spec.PoolRef; p != nil && slices.ContainsFunc(w.schedulers, func(s *v1alpha1.Scheduler) bool { return s.Name == p.Name }) {
+			docs = append(docs, &v1alpha2.InferenceModelRewrite{TypeMeta: rules[i].TypeMeta, ObjectMeta: named(&rules[i].ObjectMeta), Spec: rules[i].Spec})
+		}
 	}
 	return docs
 }

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
 
 // Labels and annotations of what is planned. LabelConfig and LabelConfigNamespace find everything of one configuration,
@@ -21,6 +23,9 @@ const (
 	AnnotationSelector = "gateway.sluice.dev/selector"
 	// LabelNobody is on no pod: a pool that others would read too widely selects by it.
 	LabelNobody = "gateway.sluice.dev/selected-by-annotation"
+
+	// Controller is what the controller is called: its Deployment, its Lease, the label app of its pods.
+	Controller = "inference-gateway-controller"
 
 	labelApp          = "app"
 	labelEnvoyGateway = "gateway.envoyproxy.io/owning-gateway-name"
@@ -45,6 +50,12 @@ func label(name string) string {
 	short = strings.ReplaceAll(short, ".", "-")
 	short = short[:min(len(short), maxLabel-len(hash)-1)]
 	return strings.TrimRight(short, "-") + "-" + hash
+}
+
+// AuthorityOf is the name of the Secret with the authority that signs a configuration's certificates. All of them are in the
+// system namespace, so that it has both names of the configuration.
+func AuthorityOf(config *v1alpha1.InferenceGatewayConfig) string {
+	return label(config.Namespace + "." + config.Name + ".authority")
 }
 
 // Names of what is planned for a configuration, and for a scheduler. Those that people type are the reference's.

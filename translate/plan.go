@@ -159,22 +159,29 @@ func (b *builder) served() []*v1alpha1.Scheduler {
 // owner is the configuration's full name.
 func (b *builder) owner() string { return b.config.Namespace + "/" + b.config.Name }
 
-// meta is the metadata of an object of the configuration, for a scheduler or for all.
-func (b *builder) meta(namespace, name, scheduler string) metav1.ObjectMeta {
+// Metadata is that of an object which is made for a configuration: who made it, for which one, and, in its namespace, with
+// which it goes.
+func Metadata(config *v1alpha1.InferenceGatewayConfig, namespace, name string) metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Namespace: namespace, Name: name,
 		Labels: map[string]string{
-			LabelManagedBy: ManagedBy, LabelConfig: label(b.config.Name), LabelConfigNamespace: b.config.Namespace,
+			LabelManagedBy: ManagedBy, LabelConfig: label(config.Name), LabelConfigNamespace: config.Namespace,
 		},
-		Annotations: map[string]string{AnnotationOwner: b.owner()},
+		Annotations: map[string]string{AnnotationOwner: config.Namespace + "/" + config.Name},
 	}
-	if scheduler != "" {
-		m.Labels[LabelScheduler] = scheduler
-	}
-	if namespace == b.config.Namespace && b.config.UID != "" {
+	if namespace == config.Namespace && config.UID != "" {
 		yes := true
 		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: v1alpha1.InferenceGroup + "/" + v1alpha1.Version, Kind: v1alpha1.InferenceGatewayConfigKind,
-			Name: b.config.Name, UID: b.config.UID, Controller: &yes, BlockOwnerDeletion: &yes}}
+			Name: config.Name, UID: config.UID, Controller: &yes, BlockOwnerDeletion: &yes}}
+	}
+	return m
+}
+
+// meta is the metadata of an object of the configuration, for a scheduler or for all.
+func (b *builder) meta(namespace, name, scheduler string) metav1.ObjectMeta {
+	m := Metadata(b.config, namespace, name)
+	if scheduler != "" {
+		m.Labels[LabelScheduler] = scheduler
 	}
 	return m
 }

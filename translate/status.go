@@ -69,6 +69,7 @@ func (b *builder) check() {
 // checkIdle finds what has no effect, or another than is asked for.
 func (b *builder) checkIdle() {
 	spec := &b.config.Spec
+	b.notHonoured = append(append(b.notHonoured, b.ctx.Unread...), b.ctx.LeftOut...)
 	if d := spec.BBR.DefaultBackend; d != nil && !b.selects() {
 		b.notHonoured = append(b.notHonoured, "spec.bbr.defaultBackend has nothing to receive while bbr.enabled is false: everything goes to the one scheduler")
 	} else if d != nil && !slices.Contains(b.ctx.Services, d.Name) {
@@ -117,23 +118,15 @@ func (b *builder) checkName(name string) {
 func (b *builder) status() {
 	st := &b.plan.Status
 	st.ObservedGeneration = b.config.Generation
-	var serving, unread, untried, rolling []string
+	var rolling []string
+	of := map[string]*doubts{v1alpha1.ConditionServing: {}, v1alpha1.ConditionMetricsRead: {}}
 	for i := range b.config.Spec.Schedulers {
 		s := &b.config.Spec.Schedulers[i]
 		one, bad := b.schedulerStatus(s)
 		st.Schedulers = append(st.Schedulers, one)
 		for _, c := range one.Conditions {
-			if c.Status == metav1.ConditionTrue {
-				continue
-			}
-			text := fmt.Sprintf("scheduler %q: %s", s.Name, c.Message)
-			switch {
-			case c.Type == v1alpha1.ConditionServing:
-				serving = append(serving, text)
-			case c.Type == v1alpha1.ConditionMetricsRead && c.Status == metav1.ConditionUnknown:
-				untried = append(untried, text)
-			case c.Type == v1alpha1.ConditionMetricsRead:
-				unread = append(unread, text)
+			if d := of[c.Type]; d != nil {
+				d.take(&c, fmt.Sprintf("scheduler %q: %s", s.Name, c.Message))
 			}
 		}
 		if bad != "" {
@@ -151,16 +144,12 @@ func (b *builder) status() {
 			missing = append(missing, fmt.Sprintf("%s: %s", c.Type, c.Message))
 		}
 	}
-	read := b.all(v1alpha1.ConditionMetricsRead, unread, "Read", "Unread", "what routing goes by is read")
-	if len(unread) == 0 && len(untried) > 0 {
-		read = b.unknown(v1alpha1.ConditionMetricsRead, "NotTried", strings.Join(untried, "; "))
-	}
 	st.Conditions = []metav1.Condition{
 		accepted,
 		b.all(v1alpha1.ConditionReady, missing, "Ready", "NotReady", "requests are taken"),
 		programmed, router, blocked,
-		b.all(v1alpha1.ConditionServing, serving, "Serving", "NotServing", "every model has an endpoint that is ready"),
-		read,
+		b.doubted(v1alpha1.ConditionServing, of, "Serving", "NotServing", "PodsNotRead", "every model has an endpoint that is ready"),
+		b.doubted(v1alpha1.ConditionMetricsRead, of, "Read", "Unread", "NotTried", "what routing goes by is read"),
 		b.all(v1alpha1.ConditionHonoured, b.notHonoured, "Honoured", "NotHonoured", "everything that is asked for has its effect"),
 	}
 }
@@ -171,6 +160,26 @@ func (b *builder) all(kind string, against []string, good, bad, message string) 
 		return b.condition(kind, false, bad, strings.Join(against, "; "))
 	}
 	return b.condition(kind, true, good, message)
+}
+
+// doubts are what keeps a condition of the whole from holding: schedulers of which it does not, or nobody knows.
+type doubts struct{ not, unknown []string }
+
+func (d *doubts) take(c *metav1.Condition, text string) {
+	switch c.Status {
+	case metav1.ConditionFalse:
+		d.not = append(d.not, text)
+	case metav1.ConditionUnknown:
+		d.unknown = append(d.unknown, text)
+	}
+}
+
+// doubted is False where something is against it, Unknown where only that is not known, and says which.
+func (b *builder) doubted(kind string, of map[string]*doubts, good, bad, untold, message string) metav1.Condition {
+	if d := of[kind]; len(d.not) == 0 && len(d.unknown) > 0 {
+		return b.unknown(kind, untold, strings.Join(d.unknown, "; "))
+	}
+	return b.all(kind, of[kind].not, good, bad, message)
 }
 
 // programmed says whether the data plane runs this.
@@ -306,6 +315,8 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, seen,
 	switch {
 	case len(b.perScheduler[s.Name]) > 0:
 		return b.condition(kind, false, "NotAccepted", "nothing is made for it, and its model is answered 404")
+	case b.ctx.PodsUnread != "":
+		return b.unknown(kind, "PodsNotRead", b.ctx.PodsUnread)
 	case len(seen) == 0:
 		return b.condition(kind, false, "SelectorMatchesNothing", fmt.Sprintf("modelSelector matches no pod in namespace %q: compare it with the labels of kubectl get pods -n %s --show-labels; it says %s",
 			b.config.Namespace, b.config.Namespace, metav1.FormatLabelSelector(s.ModelSelector)))

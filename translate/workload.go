@@ -415,7 +415,7 @@ func (b *builder) trust(w *workload, services []string, cert Certificate) {
 	}
 }
 
-// wall lets in whom a workload is for: Envoys of this gateway, or clients; its peers; and readers of metrics.
+// wall lets in whom a workload is for: Envoys of this gateway, or clients; its peers; readers of metrics, and the controller.
 func (b *builder) wall(w *workload, selector map[string]string) {
 	inNamespace := func(name string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}
@@ -431,13 +431,18 @@ func (b *builder) wall(w *workload, selector map[string]string) {
 	if w.peers {
 		rules = append(rules, open("peers", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: selector}}))
 	}
-	if b.measured() && len(b.s.MetricsNamespaces) > 0 {
-		rule := open("admin")
+	admin := open("admin")
+	if b.measured() {
 		for _, ns := range b.s.MetricsNamespaces {
-			rule.From = append(rule.From, networkingv1.NetworkPolicyPeer{NamespaceSelector: inNamespace(ns)})
+			admin.From = append(admin.From, networkingv1.NetworkPolicyPeer{NamespaceSelector: inNamespace(ns)})
 		}
-		rules = append(rules, rule)
 	}
+	if !b.measured() || !slices.Contains(b.s.MetricsNamespaces, b.s.SystemNamespace) {
+		// The controller asks what pickers know of pods.
+		admin.From = append(admin.From, networkingv1.NetworkPolicyPeer{NamespaceSelector: inNamespace(b.s.SystemNamespace),
+			PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{labelApp: Controller}}})
+	}
+	rules = append(rules, admin)
 	b.add("networking.k8s.io/v1", "NetworkPolicy", &networkingv1.NetworkPolicy{ObjectMeta: b.meta(w.namespace, w.name, w.scheduler), Spec: networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: selector}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, Ingress: rules}})
 }
