@@ -61,6 +61,6 @@ OpenAI-compatible address that sees what the engines are doing and sends each re
 		SilenceErrors: true,
 	}
 	cmd.SetFlagErrorFunc(flagFault)
-	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), explainCommand(), replayCommand(), kubectlCommand(), versionCommand())
+	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), controlCommand(), explainCommand(), replayCommand(), kubectlCommand(), versionCommand())
 	return cmd
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"regexp"
 	"slices"
@@ -13,9 +14,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
 
 	"github.com/sluice-gateway/sluice/extproc"
 	"github.com/sluice-gateway/sluice/fleet"
+	"github.com/sluice-gateway/sluice/kube"
 	"github.com/sluice-gateway/sluice/peer"
 	"github.com/sluice-gateway/sluice/proxy"
 	"github.com/sluice-gateway/sluice/scrape"
@@ -78,6 +81,9 @@ func reference(t *testing.T) string {
 	proxy.New(f, proxy.Options{}, d, now, nil)
 	extproc.New(f, extproc.Options{}, d, now, nil)
 	if _, err := scrape.New(f, scrape.Options{Registerer: d}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kube.NewController(&rest.Config{}, kube.ControlOptions{Log: slog.New(slog.DiscardHandler), Registerer: d}); err != nil {
 		t.Fatal(err)
 	}
 	slices.Sort(d.lines)

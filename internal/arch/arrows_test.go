@@ -63,7 +63,7 @@ func rooms() map[string]room {
 			why:     "a plan is pure: what it depends on is the document and its Context, or golden pairs prove nothing"},
 		"kube": {own: []string{"api/v1alpha1", "api/v1alpha2", "config", "translate"},
 			outside: []string{"k8s.io/api", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/go-logr/logr",
-				"sigs.k8s.io/gateway-api", "sigs.k8s.io/gateway-api-inference-extension", "sigs.k8s.io/yaml"},
+				"sigs.k8s.io/gateway-api", "sigs.k8s.io/gateway-api-inference-extension", "sigs.k8s.io/yaml", prometheus},
 			why: "what an API server says and is told passes here alone, and means what config and translate make of it"},
 		"console": {own: []string{"fleet", "route"},
 			why: "the page shows what others know, and needs nothing but the standard library to be served"},

@@ -8,9 +8,8 @@ import (
 // unused are exported functions, or whole rooms, that no other room's code uses, each with its reason.
 func unused() map[string]string {
 	return map[string]string{
-		"sim":             "its experiments are tests",
-		"route.Check":     "whoever builds views calls it in tests",
-		"translate.Build": "a plan is read as text, in tests: nothing in this build carries one out",
+		"sim":         "its experiments are tests",
+		"route.Check": "whoever builds views calls it in tests",
 	}
 }
 

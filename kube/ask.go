@@ -1,0 +1,233 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"reflect"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/translate"
+)
+
+// Bounds of what a picker is asked.
+const (
+	askFor  = 3 * time.Second
+	askMost = 32 << 20 // bytes of an answer: a thousand endpoints are one or two
+)
+
+// podFacts is what a picker knows of a pod.
+type podFacts struct {
+	uid     types.UID
+	metrics *bool
+	missing []string
+	models  []string
+}
+
+// asker asks pickers what they know of model servers. One that does not answer makes what it said before count for a while,
+// and then nothing be known.
+type asker struct {
+	now  func() time.Time
+	http *http.Client
+	log  *slog.Logger
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]*answers
+}
+
+// answers are those of one configuration's pickers.
+type answers struct {
+	pods map[string]podFacts
+	at   map[string]time.Time // by workload: when its picker last answered
+	last map[string]string    // by workload: the pod that did
+}
+
+func newAsker(now func() time.Time, log *slog.Logger) *asker {
+	dialer := &net.Dialer{Timeout: askFor}
+	return &asker{now: now, log: log, known: make(map[types.NamespacedName]*answers),
+		http: &http.Client{Timeout: askFor, Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}}
+}
+
+// facts is what is known of the pods of a configuration, by name.
+func (a *asker) facts(key types.NamespacedName) map[string]podFacts {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if k := a.known[key]; k != nil {
+		return maps.Clone(k.pods)
+	}
+	return nil
+}
+
+func (a *asker) forget(key types.NamespacedName) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.known, key)
+}
+
+// witness is a picker that can be asked.
+type witness struct{ workload, pod, address string }
+
+// witnesses are those pickers of a configuration that can be asked, one of each workload: the one that answered last, while
+// it is there, since two may see the same pods differently for a moment.
+func (a *asker) witnesses(config *v1alpha1.InferenceGatewayConfig, list []corev1.Pod) []witness {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var last map[string]string
+	if k := a.known[client.ObjectKeyFromObject(config)]; k != nil {
+		last = k.last
+	}
+	mine := translate.Metadata(config, config.Namespace, "").Labels[translate.LabelConfig]
+	chosen := make(map[string]witness)
+	slices.SortFunc(list, func(x, y corev1.Pod) int { return cmp.Compare(x.Name, y.Name) })
+	for i := range list {
+		pod := &list[i]
+		port := askedAt(pod)
+		if port == 0 || pod.Labels[translate.LabelConfig] != mine || !podReady(pod) || pod.DeletionTimestamp != nil || pod.Status.PodIP == "" {
+			continue
+		}
+		workload := pod.Labels[labelApp]
+		if _, taken := chosen[workload]; !taken || last[workload] == pod.Name {
+			chosen[workload] = witness{workload, pod.Name, net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(int(port)))}
+		}
+	}
+	return slices.SortedFunc(maps.Values(chosen), func(x, y witness) int { return cmp.Compare(x.workload, y.workload) })
+}
+
+// labelApp tells the pods of one workload.
+const labelApp = "app"
+
+// fleetPool and fleetEndpoint are what is read of an answer.
+type fleetPool struct {
+	Endpoints []fleetEndpoint `json:"endpoints"`
+}
+
+type fleetEndpoint struct {
+	Pod            string   `json:"pod"`
+	MetricsRead    *bool    `json:"metricsRead"`
+	MissingMetrics []string `json:"missingMetrics"`
+	Models         []string `json:"models"`
+}
+
+// ask asks the pickers of a configuration, and reports whether they say anything new. uids are those of its pods now.
+func (a *asker) ask(ctx context.Context, key types.NamespacedName, pickers []witness, uids map[string]types.UID, patience time.Duration) (news bool) {
+	pools := make([][]fleetPool, len(pickers))
+	faults := make([]error, len(pickers))
+	_ = each(len(pickers), func(i int) error { // each one's own fault is its own matter
+		pools[i], faults[i] = a.fleet(ctx, pickers[i].address)
+		return nil
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	before := a.known[key]
+	if before == nil {
+		before = &answers{}
+	}
+	next := &answers{pods: make(map[string]podFacts), at: make(map[string]time.Time), last: make(map[string]string)}
+	now, old := a.now(), false
+	for i, p := range pickers {
+		if faults[i] == nil {
+			next.at[p.workload], next.last[p.workload] = now, p.pod
+			continue
+		}
+		a.log.Debug("a picker does not say what it knows of pods", "gateway", key.String(), "pod", p.pod, "error", faults[i])
+		if at, ok := before.at[p.workload]; ok && now.Sub(at) < patience {
+			next.at[p.workload], next.last[p.workload], old = at, before.last[p.workload], true
+		}
+	}
+	if old || len(pickers) == 0 && !slices.ContainsFunc(slices.Collect(maps.Values(before.at)), func(at time.Time) bool { return now.Sub(at) >= patience }) {
+		maps.Copy(next.pods, before.pods)
+		if len(pickers) == 0 {
+			next.at, next.last = before.at, before.last
+		}
+	}
+	for _, list := range pools {
+		take(next.pods, list, uids)
+	}
+	maps.DeleteFunc(next.pods, func(name string, f podFacts) bool { return uids[name] != f.uid })
+	a.known[key] = next
+	return !reflect.DeepEqual(before.pods, next.pods) && len(before.pods)+len(next.pods) > 0
+}
+
+// take notes what a picker says of pods. A pod whose ranks are endpoints of their own is as good as the worst of them.
+func take(pods map[string]podFacts, pools []fleetPool, uids map[string]types.UID) {
+	fresh := make(map[string]bool)
+	for _, p := range pools {
+		for _, e := range p.Endpoints {
+			uid, ok := uids[e.Pod]
+			if !ok {
+				continue
+			}
+			f := podFacts{uid: uid, metrics: e.MetricsRead, missing: e.MissingMetrics, models: e.Models}
+			if first := pods[e.Pod]; fresh[e.Pod] && first.metrics != nil && (f.metrics == nil || *f.metrics) {
+				f.metrics = first.metrics
+			}
+			pods[e.Pod], fresh[e.Pod] = f, true
+		}
+	}
+}
+
+// fleet is what a picker knows.
+func (a *asker) fleet(ctx context.Context, address string) ([]fleetPool, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/fleet", nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask: %w", err)
+	}
+	answer, err := a.http.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("cannot ask: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("cannot ask: it answers %s", answer.Status)
+	}
+	var pools []fleetPool
+	if err := json.NewDecoder(io.LimitReader(answer.Body, askMost)).Decode(&pools); err != nil {
+		return nil, fmt.Errorf("cannot read the answer: %w", err)
+	}
+	return pools, nil
+}
+
+// keepAsking asks the pickers of all configurations until ctx ends.
+func (t *term) keepAsking(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(t.options.Ask):
+		}
+		var all v1alpha1.InferenceGatewayConfigList
+		if err := t.feeds.list(ctx, t.configs(), &all); err != nil {
+			continue
+		}
+		_ = each(len(all.Items), func(i int) error { // one that can't be asked about is asked about the next time
+			config := &all.Items[i]
+			var list corev1.PodList
+			if err := t.feeds.list(ctx, t.podsOf(config.Namespace), &list); err != nil {
+				return nil
+			}
+			uids := make(map[string]types.UID, len(list.Items))
+			for j := range list.Items {
+				uids[list.Items[j].Name] = list.Items[j].UID
+			}
+			key := client.ObjectKeyFromObject(config)
+			if t.asker.ask(ctx, key, t.asker.witnesses(config, list.Items), uids, 4*t.options.Ask) {
+				t.again(key)
+			}
+			return nil
+		})
+	}
+}

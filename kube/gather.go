@@ -1,0 +1,286 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
+	"github.com/sluice-gateway/sluice/config"
+	"github.com/sluice-gateway/sluice/translate"
+)
+
+// gather reads everything that a plan depends on. Either all of it is known, or what isn't is named in the context for the
+// want of a right, or it fails: a plan that lacks what could not be read would take it away.
+func (t *term) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig) (*translate.Context, error) {
+	c := &translate.Context{Settings: t.options.Settings, Definitions: t.definitions.names()}
+	for _, read := range []func(context.Context, *v1alpha1.InferenceGatewayConfig, *translate.Context) error{
+		t.readPolicies, t.readAdapters, t.readRewrites, t.readServices, t.readPods, t.readRollouts, t.readGateway,
+	} {
+		var unread *unreadError
+		switch err := read(ctx, gateway, c); {
+		case errors.As(err, &unread):
+			c.Unread = append(c.Unread, unread.why)
+		case err != nil:
+			return nil, err
+		}
+	}
+	leaveOut(gateway, c)
+	return c, nil
+}
+
+func (t *term) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	if !t.definitions.knows(policyKind()) {
+		return nil
+	}
+	var list v1alpha1.GatewayPolicyList
+	err := t.feeds.list(ctx, t.policies(), &list, client.InNamespace(gateway.Namespace))
+	for i := range list.Items {
+		c.Policies = append(c.Policies, *list.Items[i].DeepCopy())
+	}
+	return err
+}
+
+func (t *term) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	var list corev1.ConfigMapList
+	err := t.feeds.list(ctx, t.adapters(), &list, client.InNamespace(gateway.Namespace))
+	for i := range list.Items {
+		if base := list.Items[i].Data["baseModel"]; slices.ContainsFunc(gateway.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.ModelName == base }) {
+			c.Adapters = append(c.Adapters, *list.Items[i].DeepCopy())
+		}
+	}
+	return err
+}
+
+func (t *term) readRewrites(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	for _, k := range rewriteKinds() {
+		if !t.definitions.knows(k) {
+			continue
+		}
+		var list unstructured.UnstructuredList
+		list.SetGroupVersionKind(listOf(k.GroupVersionKind))
+		if err := t.feeds.list(ctx, t.rewrites(k), &list, client.InNamespace(gateway.Namespace)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			var r v1alpha2.InferenceModelRewrite
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &r); err != nil {
+				c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s %q: %v", kindRewrite, list.Items[i].GetName(), err))
+				continue
+			}
+			if p := r.Spec.PoolRef; p != nil && slices.ContainsFunc(gateway.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.Name == p.Name }) {
+				c.Rewrites = append(c.Rewrites, r)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *term) readServices(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	if gateway.Spec.BBR.DefaultBackend == nil {
+		return nil
+	}
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(listOf(serviceKind().GroupVersionKind))
+	err := t.feeds.list(ctx, t.servicesOf(gateway.Namespace), &list)
+	for i := range list.Items {
+		c.Services = append(c.Services, list.Items[i].Name)
+	}
+	var unread *unreadError
+	if errors.As(err, &unread) {
+		c.Services = []string{gateway.Spec.BBR.DefaultBackend.Name} // nobody knows that it isn't there
+	}
+	return err
+}
+
+func (t *term) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	var list corev1.PodList
+	err := t.feeds.list(ctx, t.podsOf(gateway.Namespace), &list)
+	var unread *unreadError
+	if errors.As(err, &unread) {
+		c.PodsUnread = unread.why
+		return nil
+	}
+	facts := t.asker.facts(client.ObjectKeyFromObject(gateway))
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if isEnded(pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy {
+			continue
+		}
+		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil}
+		if f, ok := facts[pod.Name]; ok && f.uid == pod.UID {
+			p.Metrics, p.Missing, p.Models = f.metrics, f.missing, f.models
+		}
+		c.Pods = append(c.Pods, p)
+	}
+	return err
+}
+
+func (t *term) readRollouts(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	var list appsv1.DeploymentList
+	k, _ := madeKind(appsv1.SchemeGroupVersion.WithKind(kindDeployment))
+	err := t.feeds.list(ctx, t.made(k), &list, client.MatchingFields{indexOwner: client.ObjectKeyFromObject(gateway).String()})
+	for i := range list.Items {
+		c.Rollouts = append(c.Rollouts, rolloutOf(&list.Items[i]))
+	}
+	return err
+}
+
+// rolloutOf is how far a Deployment has come. That it has come to its end once, its condition says until the next one begins.
+func rolloutOf(d *appsv1.Deployment) translate.Rollout {
+	r := translate.Rollout{Namespace: d.Namespace, Name: d.Name, Observed: d.Status.ObservedGeneration >= d.Generation, Wanted: 1,
+		Updated: d.Status.UpdatedReplicas, Available: d.Status.AvailableReplicas}
+	if d.Spec.Replicas != nil {
+		r.Wanted = *d.Spec.Replicas
+	}
+	for _, c := range d.Status.Conditions {
+		switch {
+		case c.Type == appsv1.DeploymentProgressing && c.Reason == "NewReplicaSetAvailable":
+			r.Complete = true
+		case c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse, c.Type == appsv1.DeploymentReplicaFailure && c.Status == corev1.ConditionTrue:
+			r.Stuck = strings.TrimSuffix(c.Reason+": "+c.Message, ": ")
+		}
+	}
+	return r
+}
+
+// readGateway reads what the data plane says of the Gateway, and of the routes that lead to it.
+func (t *term) readGateway(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	gateways, routes := gatewayKind(), routeKind()
+	if !t.definitions.knows(gateways) || !t.definitions.knows(routes) {
+		return nil
+	}
+	key := types.NamespacedName{Namespace: t.options.Settings.SystemNamespace, Name: gateway.Name}
+	o, err := t.feeds.get(ctx, t.made(gateways), key)
+	g, ok := o.(*gatewayv1.Gateway)
+	if err != nil || !ok {
+		return err
+	}
+	var list gatewayv1.HTTPRouteList
+	if err := t.feeds.list(ctx, t.made(routes), &list, client.MatchingFields{indexOwner: client.ObjectKeyFromObject(gateway).String()}); err != nil {
+		return err
+	}
+	c.Gateway = gatewayState(g, list.Items)
+	return nil
+}
+
+func gatewayKind() kind { return of(groupGateway, "v1", kindGateway, "gateways") }
+func routeKind() kind   { return of(groupGateway, "v1", kindRoute, "httproutes") }
+
+// gatewayState is what a Gateway and its routes say together: it runs a configuration once it runs each part of it.
+func gatewayState(g *gatewayv1.Gateway, routes []gatewayv1.HTTPRoute) *translate.GatewayState {
+	against := conditionsAgainst(g.Status.Conditions, g.Generation, string(gatewayv1.GatewayConditionAccepted), string(gatewayv1.GatewayConditionProgrammed))
+	if !slices.ContainsFunc(g.Status.Conditions, func(c metav1.Condition) bool { return c.Status != metav1.ConditionUnknown }) { // its definition has some by default
+		against = []string{"nobody has taken it: see that Envoy Gateway runs and that its GatewayClass is there"}
+	}
+	for i := range g.Status.Listeners {
+		l := &g.Status.Listeners[i]
+		for _, text := range conditionsAgainst(l.Conditions, g.Generation, string(gatewayv1.ListenerConditionResolvedRefs), string(gatewayv1.ListenerConditionProgrammed)) {
+			against = append(against, fmt.Sprintf("listener %q: %s", l.Name, text))
+		}
+	}
+	slices.SortFunc(routes, func(a, b gatewayv1.HTTPRoute) int { return strings.Compare(a.Name, b.Name) })
+	for i := range routes {
+		r := &routes[i]
+		for _, text := range routeAgainst(g, r) {
+			against = append(against, fmt.Sprintf("HTTPRoute %q: %s", r.Name, text))
+		}
+	}
+	return &translate.GatewayState{Programmed: len(against) == 0, Message: strings.Join(against, "; ")}
+}
+
+// routeAgainst is what keeps a route from bringing requests to a Gateway.
+func routeAgainst(g *gatewayv1.Gateway, r *gatewayv1.HTTPRoute) []string {
+	for _, p := range r.Status.Parents {
+		if ns := p.ParentRef.Namespace; string(p.ParentRef.Name) == g.Name && ns != nil && string(*ns) == g.Namespace {
+			return conditionsAgainst(p.Conditions, r.Generation, string(gatewayv1.RouteConditionAccepted), string(gatewayv1.RouteConditionResolvedRefs))
+		}
+	}
+	return []string{"the data plane has not looked at it yet"}
+}
+
+// conditionsAgainst are those of some types that are not True, or speak of what was before.
+func conditionsAgainst(list []metav1.Condition, generation int64, kinds ...string) []string {
+	var out []string
+	for _, c := range list {
+		switch {
+		case !slices.Contains(kinds, c.Type):
+		case c.ObservedGeneration < generation:
+			out = append(out, c.Type+": the data plane has not looked at the latest change yet")
+		case c.Status != metav1.ConditionTrue:
+			out = append(out, fmt.Sprintf("%s: %s: %s", c.Type, c.Reason, c.Message))
+		}
+	}
+	return out
+}
+
+// leaveOut takes out those documents beside a configuration that package config would refuse, and says so: one bad rule must
+// not keep a gateway from everything else.
+func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) {
+	if objection(gateway, c.Adapters, c.Rewrites) == nil {
+		return
+	}
+	c.Adapters = slices.DeleteFunc(c.Adapters, func(m corev1.ConfigMap) bool {
+		err := objection(gateway, []corev1.ConfigMap{m}, nil)
+		if err != nil {
+			c.LeftOut = append(c.LeftOut, err.Error())
+		}
+		return err != nil
+	})
+	c.Rewrites = slices.DeleteFunc(c.Rewrites, func(r v1alpha2.InferenceModelRewrite) bool {
+		err := objection(gateway, nil, []v1alpha2.InferenceModelRewrite{r})
+		if err != nil {
+			c.LeftOut = append(c.LeftOut, err.Error())
+		}
+		return err != nil
+	})
+}
+
+// objection is what package config has against documents beside a configuration.
+func objection(gateway *v1alpha1.InferenceGatewayConfig, adapters []corev1.ConfigMap, rewrites []v1alpha2.InferenceModelRewrite) error {
+	if len(adapters)+len(rewrites) == 0 {
+		return nil
+	}
+	own := &v1alpha1.InferenceGatewayConfig{ObjectMeta: metav1.ObjectMeta{Name: gateway.Name}, Spec: gateway.Spec}
+	own.APIVersion, own.Kind = v1alpha1.InferenceGroup+"/"+v1alpha1.Version, kindConfig
+	docs := []any{own}
+	for i := range adapters {
+		docs = append(docs, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kindConfigMap},
+			ObjectMeta: metav1.ObjectMeta{Name: adapters[i].Name, Labels: adapters[i].Labels}, Data: adapters[i].Data})
+	}
+	for i := range rewrites {
+		docs = append(docs, &v1alpha2.InferenceModelRewrite{TypeMeta: rewrites[i].TypeMeta,
+			ObjectMeta: metav1.ObjectMeta{Name: rewrites[i].Name, CreationTimestamp: rewrites[i].CreationTimestamp}, Spec: rewrites[i].Spec})
+	}
+	var text []byte
+	for _, d := range docs {
+		tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
+		if err != nil {
+			return fmt.Errorf("cannot write down a document: %w", err)
+		}
+		delete(tree, "status")
+		if created, _, _ := unstructured.NestedFieldNoCopy(tree, "metadata", "creationTimestamp"); created == nil {
+			unstructured.RemoveNestedField(tree, "metadata", "creationTimestamp")
+		}
+		one, err := yaml.Marshal(tree)
+		if err != nil {
+			return fmt.Errorf("cannot write down a document: %w", err)
+		}
+		text = append(append(text, "---\n"...), one...)
+	}
+	_, err := config.Parse(text, "namespace "+gateway.Namespace)
+	return err
+}
