@@ -53,6 +53,8 @@ type Settings struct {
 	// Image is that of this program, EnvoyImage that of Envoy; empty for Envoy Gateway's own choice.
 	Image      string `json:"image"`
 	EnvoyImage string `json:"envoyImage,omitempty"`
+	// PullSecrets are the names of Secrets by which images are fetched, in the namespaces of the pods.
+	PullSecrets []string `json:"pullSecrets,omitempty"`
 	// EnvoyReplicas counts Envoys.
 	EnvoyReplicas int32 `json:"envoyReplicas,omitempty"`
 	// ServiceType and ServiceAnnotations shape the Service that clients reach.

@@ -292,6 +292,7 @@ type envoyContainer struct {
 
 type envoyPod struct {
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints"`
+	ImagePullSecrets          []corev1.LocalObjectReference     `json:"imagePullSecrets,omitempty"`
 }
 
 type envoyService struct {

@@ -90,6 +90,7 @@ func (b *builder) envoy() {
 	k.EnvoyDeployment.Replicas = b.s.EnvoyReplicas
 	k.EnvoyDeployment.Container.Image = b.s.EnvoyImage
 	k.EnvoyDeployment.Pod.TopologySpreadConstraints = spread(b.envoys(), false)
+	k.EnvoyDeployment.Pod.ImagePullSecrets = b.pullSecrets()
 	k.EnvoyService = envoyService{Name: label(b.config.Name), Type: b.s.ServiceType, Annotations: maps.Clone(b.s.ServiceAnnotations)}
 	if t := b.config.Spec.TLS; t != nil && t.ACMArn != nil && *t.ACMArn != "" {
 		if k.EnvoyService.Annotations == nil {

@@ -294,6 +294,7 @@ func (b *builder) pod(w *workload, selector map[string]string) corev1.PodTemplat
 		ServiceAccountName:            w.account,
 		TerminationGracePeriodSeconds: &grace,
 		TopologySpreadConstraints:     spread(selector, true),
+		ImagePullSecrets:              b.pullSecrets(),
 		SecurityContext:               &corev1.PodSecurityContext{RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}},
 		Containers:                    []corev1.Container{b.container(w)},
 		Volumes: []corev1.Volume{
@@ -319,6 +320,14 @@ func (b *builder) pod(w *workload, selector map[string]string) corev1.PodTemplat
 		maps.Copy(m.Annotations, p.Annotations)
 	}
 	return corev1.PodTemplateSpec{ObjectMeta: m, Spec: spec}
+}
+
+// pullSecrets are those by which images are fetched.
+func (b *builder) pullSecrets() (list []corev1.LocalObjectReference) {
+	for _, name := range b.s.PullSecrets {
+		list = append(list, corev1.LocalObjectReference{Name: name})
+	}
+	return list
 }
 
 // container is the one container of a workload's pod.

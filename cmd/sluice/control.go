@@ -66,6 +66,7 @@ func controlFlags(f *pflag.FlagSet, o *controlOptions) {
 	f.StringVar(&s.GatewayClass, "gateway-class", translate.DefaultGatewayClass, "`CLASS` of the Gateways that are made")
 	f.BoolVar(&s.Extension, "extension", false, "the Envoy Gateway of this class asks this controller about InferencePools: its extensionManager names it; no Gateway is called programmed without")
 	f.StringVar(&s.EnvoyImage, "envoy-image", "", "`IMAGE` of Envoy; empty: Envoy Gateway's own choice")
+	f.StringSliceVar(&s.PullSecrets, "pull-secrets", nil, "`NAMES` of Secrets by which images are fetched, in the namespaces of the pods that are made")
 	f.Int32Var(&s.EnvoyReplicas, "envoy-replicas", translate.DefaultEnvoyReplicas, "copies of Envoy for each gateway")
 	f.StringVar((*string)(&s.ServiceType), "service-type", "LoadBalancer", "`TYPE` of the Service that clients reach: LoadBalancer, NodePort or ClusterIP")
 	f.StringToStringVar(&s.ServiceAnnotations, "service-annotations", nil, "annotations of that Service, as `KEY=VALUE`")
