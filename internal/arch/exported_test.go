@@ -8,10 +8,8 @@ import (
 // unused are exported functions, or whole rooms, that no other room's code uses, each with its reason.
 func unused() map[string]string {
 	return map[string]string{
-		"sim":                   "its experiments are tests",
-		"route.Check":           "whoever builds views calls it in tests",
-		"kube.NewExtensionKeys": "the extension server, which shows them, is not served yet",
-		"kube.Authority":        "the same",
+		"sim":         "its experiments are tests",
+		"route.Check": "whoever builds views calls it in tests",
 	}
 }
 
