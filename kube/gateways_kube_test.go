@@ -48,7 +48,7 @@ func TestController(t *testing.T) {
 		{"refused", (*stage).goesOnWithoutWhatIsRefused}, {"orphans", (*stage).findsOrphans}, {"kinds", (*stage).seesKindsComeAndGo}, {"hundred", (*stage).isQuick},
 		{"killed", (*stage).isKilledInTheMiddle}, {"unread", (*stage).takesNothingForAbsent}, {"two", (*stage).sharesItsTurn}, {"topology", (*stage).handsOver},
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
-		{"migrate", (*stage).movesToNewerVersions},
+		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -468,11 +468,7 @@ func (g *stage) findsOrphans() {
 // A kind that the API server does not know is said, and made when it comes, without a restart; one that goes keeps nothing
 // from being deleted.
 func (g *stage) seesKindsComeAndGo() {
-	monitors := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "servicemonitors.monitoring.coreos.com"}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: "monitoring.coreos.com", Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "servicemonitors", Singular: "servicemonitor", Kind: "ServiceMonitor", ListKind: "ServiceMonitorList"},
-		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}}}}}}
+	monitors := definition("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors")
 	filters := new(apiextensionsv1.CustomResourceDefinition)
 	need(g.t, g.there(filters, "", "httproutefilters.gateway.envoyproxy.io"))
 	need(g.t, g.server.client.Delete(g.t.Context(), filters))
@@ -519,6 +515,15 @@ func (g *stage) seesKindsComeAndGo() {
 	})
 	need(g.t, g.server.client.Delete(g.t.Context(), monitors))
 	g.removed("gw")
+}
+
+// definition is one of a kind that takes anything.
+func definition(group, version, name, resource string) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: resource + "." + group}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+		Group: group, Scope: apiextensionsv1.NamespaceScoped,
+		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: resource, Singular: strings.ToLower(name), Kind: name, ListKind: name + "List"},
+		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: version, Served: true, Storage: true, Subresources: &apiextensionsv1.CustomResourceSubresources{Status: new(apiextensionsv1.CustomResourceSubresourceStatus)},
+			Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}}}}}}
 }
 
 // A hundred models in one gateway are made in seconds.
@@ -904,11 +909,7 @@ func (g *stage) renewsKeys() {
 
 // A document that package config would refuse is left out, and said; the others count.
 func (g *stage) leavesOutBadDocuments() {
-	rules := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "inferencemodelrewrites.llm-d.ai", Annotations: map[string]string{"api-approved.kubernetes.io": "unapproved"}}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: "llm-d.ai", Scope: apiextensionsv1.NamespaceScoped,
-		Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "inferencemodelrewrites", Singular: "inferencemodelrewrite", Kind: kindRewrite, ListKind: kindRewrite + "List"},
-		Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1alpha2", Served: true, Storage: true, Schema: &apiextensionsv1.CustomResourceValidation{
-			OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: new(true)}}}}}}
+	rules := definition("llm-d.ai", "v1alpha2", kindRewrite, "inferencemodelrewrites")
 	need(g.t, g.server.client.Create(g.t.Context(), rules))
 	g.t.Cleanup(func() {
 		if err := g.server.client.Delete(context.WithoutCancel(g.t.Context()), rules); err != nil {
@@ -983,4 +984,111 @@ func (g *stage) movesToNewerVersions() {
 	}
 	g.removed("gw")
 	g.removed("later")
+}
+
+// Whoever writes to a configuration owns what they have written: the operator of model deployments applies its entry, a
+// person theirs, both again and again, and the controller is in nobody's way.
+func (g *stage) keepsOutOfDocuments() {
+	g.play(script{})
+	entry := func(name, model, more string) *unstructured.Unstructured {
+		return g.parse("apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1\nkind: InferenceGatewayConfig\nmetadata: {name: gw}\nspec: {" + more + "schedulers: [{name: " + name + ", modelName: " + model + ", modelSelector: {}}]}")
+	}
+	person, operator := entry("mine", "m", "bbr: {enabled: true}, "), entry("theirs", "k", "")
+	apply := func(u *unstructured.Unstructured, manager string) {
+		g.t.Helper()
+		need(g.t, g.server.client.Apply(g.t.Context(), client.ApplyConfigurationFromUnstructured(u.DeepCopy()), client.FieldOwner(manager)))
+	}
+	for range 3 {
+		apply(person, "person")
+		apply(operator, "operator")
+		g.says("gw", v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", "")
+		g.settled()
+	}
+	need(g.t, g.there(new(gatewayv1.HTTPRoute), g.models, "mine"))
+	need(g.t, g.there(new(gatewayv1.HTTPRoute), g.models, "theirs"))
+	c, err := g.stored("gw")
+	need(g.t, err)
+	for _, m := range c.ManagedFields {
+		if m.Manager == fieldManager && m.Subresource == "" {
+			if want := `{"f:metadata":{"f:finalizers":{"v:\"gateway.sluice.dev/cleanup\"":{}}}}`; string(m.FieldsV1.Raw) != want {
+				g.t.Errorf("the controller owns %s, want its finalizer alone", m.FieldsV1.Raw)
+			}
+		}
+	}
+	// The operator takes its entry away: its route goes, and the person's stays.
+	apply(g.parse("apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1\nkind: InferenceGatewayConfig\nmetadata: {name: gw}\nspec: {schedulers: []}"), "operator")
+	g.eventually("its route is gone", func() error {
+		if err := g.there(new(gatewayv1.HTTPRoute), g.models, "theirs"); !apierrors.IsNotFound(err) {
+			return fmt.Errorf("it is there: %v", err)
+		}
+		return g.there(new(gatewayv1.HTTPRoute), g.models, "mine")
+	})
+	g.removed("gw")
+}
+
+// A thousand pods that come one after the other are counted, and are no thousand writes.
+func (g *stage) countsAThousandPods() {
+	g.play(script{})
+	g.gateway("gw", "", "llama")
+	g.settled()
+	const n = 1000
+	writes, begun := g.calls.writes.Load(), time.Now()
+	need(g.t, each(n, func(i int) error {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.models, Name: fmt.Sprintf("llama-%d", i), Labels: map[string]string{"app": "llama"}},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		if err := g.server.client.Create(g.t.Context(), p); err != nil {
+			return err
+		}
+		p.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: fmt.Sprintf("10.2.%d.%d", i/250, i%250), Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
+		return g.server.client.Status().Update(g.t.Context(), p)
+	}))
+	came := time.Since(begun)
+	g.eventually("all are counted", func() error {
+		c, err := g.stored("gw")
+		if err != nil {
+			return err
+		}
+		for _, has := range c.Status.Schedulers[0].Conditions {
+			if has.Type == v1alpha1.ConditionServing && strings.HasPrefix(has.Message, fmt.Sprintf("%d of %d pods", n, n)) {
+				return nil
+			}
+		}
+		return fmt.Errorf("it says %+v", c.Status.Schedulers)
+	})
+	wrote := g.calls.writes.Load() - writes
+	g.t.Logf("%d pods came in %s and were counted %s later, with %d writes", n, came.Round(10*time.Millisecond), (time.Since(begun) - came).Round(10*time.Millisecond), wrote)
+	if most := int64(came/pause) + 8; wrote > most {
+		g.t.Errorf("got %d writes, want at most %d", wrote, most)
+	}
+	need(g.t, g.server.client.DeleteAllOf(g.t.Context(), new(corev1.Pod), client.InNamespace(g.models), client.GracePeriodSeconds(0)))
+	g.removed("gw")
+}
+
+// The status says since when there is a certificate for clients, which cert-manager makes.
+func (g *stage) saysWhenACertificateWasIssued() {
+	certificates := definition(groupCertManager, "v1", kindCertificate, "certificates")
+	need(g.t, g.server.client.Create(g.t.Context(), certificates))
+	g.t.Cleanup(func() {
+		if err := g.server.client.Delete(context.WithoutCancel(g.t.Context()), certificates); err != nil {
+			g.t.Error(err)
+		}
+	})
+	g.play(script{settings: func(s *translate.Settings) { s.Issuer = "company" }})
+	g.gateway("gw", "  tls: {}\n", "llama")
+	u := new(unstructured.Unstructured)
+	u.SetGroupVersionKind(certificateKind().GroupVersionKind)
+	g.eventually("a certificate is asked for", func() error { return g.there(u, g.system, "gw-tls") })
+	need(g.t, unstructured.SetNestedField(u.Object, "2026-01-02T03:04:05Z", "status", "notBefore"))
+	need(g.t, g.server.client.Status().Update(g.t.Context(), u))
+	g.eventually("the status has its time", func() error {
+		c, err := g.stored("gw")
+		if err != nil {
+			return err
+		}
+		if c.Status.TLS == nil || c.Status.TLS.IssuedAt == nil || c.Status.TLS.IssuedAt.UTC().Format(time.RFC3339) != "2026-01-02T03:04:05Z" || len(c.Status.TLS.DNSNames) != 2 {
+			return fmt.Errorf("it says %+v", c.Status.TLS)
+		}
+		return nil
+	})
+	g.removed("gw")
 }

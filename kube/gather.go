@@ -28,7 +28,7 @@ import (
 func (t *term) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig) (*translate.Context, error) {
 	c := &translate.Context{Settings: t.options.Settings, Definitions: t.definitions.names()}
 	for _, read := range []func(context.Context, *v1alpha1.InferenceGatewayConfig, *translate.Context) error{
-		t.readPolicies, t.readAdapters, t.readRewrites, t.readServices, t.readPods, t.readRollouts, t.readGateway,
+		t.readPolicies, t.readAdapters, t.readRewrites, t.readServices, t.readPods, t.readRollouts, t.readGateway, t.readCertificate,
 	} {
 		var unread *unreadError
 		switch err := read(ctx, gateway, c); {
@@ -174,6 +174,26 @@ func (t *term) readGateway(ctx context.Context, gateway *v1alpha1.InferenceGatew
 		return err
 	}
 	c.Gateway = gatewayState(g, list.Items)
+	return nil
+}
+
+// readCertificate reads since when there is a certificate for clients.
+func (t *term) readCertificate(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	k := certificateKind()
+	if gateway.Spec.TLS == nil || !t.definitions.knows(k) {
+		return nil
+	}
+	list := new(unstructured.UnstructuredList)
+	list.SetGroupVersionKind(listOf(k.GroupVersionKind))
+	if err := t.feeds.list(ctx, t.made(k), list, client.MatchingFields{indexOwner: client.ObjectKeyFromObject(gateway).String()}); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		text, _, _ := unstructured.NestedString(list.Items[i].Object, "status", "notBefore")
+		if at := new(metav1.Time); at.UnmarshalQueryParameter(text) == nil && !at.IsZero() {
+			c.Issued = at
+		}
+	}
 	return nil
 }
 

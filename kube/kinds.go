@@ -57,6 +57,8 @@ const (
 	kindGateway    = "Gateway"
 	kindRoute      = "HTTPRoute"
 	kindDefinition = "CustomResourceDefinition"
+
+	kindCertificate = "Certificate"
 )
 
 func of(group, version, name, resource string) kind {
@@ -78,6 +80,8 @@ func serviceKind() kind { return of("", "v1", kindService, "services") }
 func definitionKind() kind {
 	return of(groupDefinitions, "v1", kindDefinition, "customresourcedefinitions")
 }
+
+func certificateKind() kind { return of(groupCertManager, "v1", kindCertificate, "certificates") }
 
 func rewriteKinds() []kind {
 	return []kind{
@@ -102,7 +106,7 @@ func madeKinds() []kind {
 		of(groupGateway, "v1alpha3", "BackendTLSPolicy", "backendtlspolicies"),
 		of(groupGateway, "v1beta1", "ReferenceGrant", "referencegrants"),
 		of(v1alpha2.PoolGroup, "v1", v1alpha2.PoolKind, "inferencepools"),
-		of(groupCertManager, "v1", "Certificate", "certificates"),
+		certificateKind(),
 		of(groupMonitoring, "v1", "ServiceMonitor", "servicemonitors"),
 		of(groupPolicies, "v1", "PodDisruptionBudget", "poddisruptionbudgets"),
 		of("apps", "v1", kindDeployment, "deployments"),

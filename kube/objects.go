@@ -4,21 +4,19 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // wholeList is an empty list of a kind that is followed whole.
-func (t *term) wholeList(k kind) (client.ObjectList, error) {
-	o, err := t.scheme.New(listOf(k.GroupVersionKind))
-	if err != nil {
-		return nil, fmt.Errorf("cannot list %s: %w", k.name(), err)
+func (t *term) wholeList(k kind) client.ObjectList {
+	if o, err := t.scheme.New(listOf(k.GroupVersionKind)); err == nil {
+		if list, ok := o.(client.ObjectList); ok {
+			return list
+		}
 	}
-	list, ok := o.(client.ObjectList)
-	if !ok {
-		return nil, fmt.Errorf("cannot list %s: %T is no list", k.name(), o)
-	}
-	return list, nil
+	return new(unstructured.UnstructuredList) // of a kind that no type is here for
 }
 
 // objectsOf are the objects of a list.

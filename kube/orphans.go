@@ -53,10 +53,7 @@ func (t *term) tidy(ctx context.Context, key types.NamespacedName, plan *transla
 func (t *term) madeFor(ctx context.Context, k kind, key types.NamespacedName) ([]client.Object, error) {
 	var list client.ObjectList = new(metav1.PartialObjectMetadataList)
 	if t.made(k).whole {
-		var err error
-		if list, err = t.wholeList(k); err != nil {
-			return nil, err
-		}
+		list = t.wholeList(k)
 	}
 	list.GetObjectKind().SetGroupVersionKind(listOf(k.GroupVersionKind))
 	if err := t.feeds.list(ctx, t.made(k), list, client.MatchingFields{indexOwner: key.String()}); err != nil {

@@ -6,6 +6,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
@@ -32,6 +33,8 @@ func slimSpec(o client.Object) {
 		o.Spec = gatewayv1.GatewaySpec{}
 	case *gatewayv1.HTTPRoute:
 		o.Spec = gatewayv1.HTTPRouteSpec{}
+	case *unstructured.Unstructured:
+		delete(o.Object, "spec")
 	}
 }
 

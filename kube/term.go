@@ -173,7 +173,7 @@ func (t *term) servicesOf(namespace string) *watched {
 func (t *term) made(k kind) *watched {
 	s := &watched{kind: k, labels: map[string]string{translate.LabelManagedBy: translate.ManagedBy}, owned: true, told: t.madeChanged, gone: t.madeGone(k), ended: func() { t.ledger.forgetKind(k.Kind) }}
 	switch k.Kind {
-	case kindDeployment, kindGateway, kindRoute:
+	case kindDeployment, kindGateway, kindRoute, kindCertificate:
 		s.whole, s.slimmed = true, slimSpec
 	}
 	return s

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/api/v1alpha2"
@@ -33,6 +34,8 @@ type Context struct {
 	Rollouts []Rollout `json:"rollouts,omitempty"`
 	// Gateway is what the data plane says of the Gateway, nil before there is one.
 	Gateway *GatewayState `json:"gateway,omitempty"`
+	// Issued is when the certificate for clients was, nil before.
+	Issued *metav1.Time `json:"issued,omitempty"`
 	// Refused is what the API server would not take of an earlier plan.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Unread are whole sentences about what could not be read of the above for want of a right, PodsUnread the one about pods:

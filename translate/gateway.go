@@ -78,7 +78,7 @@ func (b *builder) clientCertificate() {
 			"secretName": secretOf(name), "dnsNames": names,
 			"issuerRef": map[string]any{"group": "cert-manager.io", "kind": "ClusterIssuer", "name": b.s.Issuer}})
 	}
-	b.plan.Status.TLS = &v1alpha1.TLSStatus{DNSNames: []string{names[0].(string), names[1].(string)}}
+	b.plan.Status.TLS = &v1alpha1.TLSStatus{DNSNames: []string{names[0].(string), names[1].(string)}, IssuedAt: b.ctx.Issued}
 }
 
 // envoy says how Envoy runs: who reaches it, what it shows pickers, and that it lets requests end.
