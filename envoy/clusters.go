@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net"
 	"time"
@@ -84,13 +85,28 @@ func (b *builder) pool(p *Pool) *clusterv3.Cluster {
 	c.ClusterDiscoveryType = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_EDS}
 	c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: overADS()}
 	c.TransportSocketMatches = b.sockets(p)
-	c.LoadBalancingPolicy = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{b.policy("override_host", &overridev3.OverrideHost{
+	c.LoadBalancingPolicy = b.picked(nil)
+	return c
+}
+
+// picked is the policy of a cluster whose endpoints the picker names, with one for when it names none that is a member.
+func (b *builder) picked(fallback *clusterv3.LoadBalancingPolicy) *clusterv3.LoadBalancingPolicy {
+	if fallback == nil {
+		fallback = &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{b.policy("least_request", &leastv3.LeastRequest{})}}
+	}
+	return &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{b.policy("override_host", &overridev3.OverrideHost{
 		OverrideHostSources: []*overridev3.OverrideHost_OverrideHostSource{{Metadata: metadataKey(front.WireDestination)}},
 		SelectedHostKey:     metadataKey(front.WireServed),
-		FallbackPolicy: &clusterv3.LoadBalancingPolicy{Policies: []*clusterv3.LoadBalancingPolicy_Policy{
-			b.policy("least_request", &leastv3.LeastRequest{})}},
+		FallbackPolicy:      fallback,
 	})}}
-	return c
+}
+
+// Picked is the load-balancing policy of a cluster of anybody's whose endpoints a picker names, and nobody else: by metadata,
+// which no client can write. Where it names none that is a member, fallback chooses, nil for who has the fewest requests.
+func Picked(fallback *clusterv3.LoadBalancingPolicy) (*clusterv3.LoadBalancingPolicy, error) {
+	b := new(builder)
+	policy := b.picked(fallback)
+	return policy, errors.Join(b.faults...)
 }
 
 func (b *builder) policy(name string, config valid) *clusterv3.LoadBalancingPolicy_Policy {

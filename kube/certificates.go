@@ -61,7 +61,7 @@ func (a authority) turn(now time.Time, in []leaf) (authority, error) {
 	}
 	next.signers = slices.DeleteFunc(next.signers, func(s signer) bool { return now.After(s.cert.NotAfter) })
 	if n := len(next.signers); n == 0 || n == 1 && renewed(next.signers[0].cert.NotBefore, next.signers[0].cert.NotAfter, now) {
-		s, err := newSigner(now)
+		s, err := newSigner(now, authorityLife)
 		if err != nil {
 			return a, err
 		}
@@ -120,14 +120,14 @@ func (a authority) ends(now time.Time, in []leaf) time.Time {
 	return next.Add(time.Second)
 }
 
-func newSigner(now time.Time) (signer, error) {
+func newSigner(now time.Time, life time.Duration) (signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return signer{}, fmt.Errorf("cannot make a key: %w", err)
 	}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "sluice"}, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
-	raw, err := certify(template, now, authorityLife, key, nil)
+	raw, err := certify(template, now, life, key, nil)
 	if err != nil {
 		return signer{}, err
 	}

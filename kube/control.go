@@ -133,6 +133,9 @@ func mapper(more ...kind) meta.RESTMapper {
 	return m
 }
 
+// Leads reports whether this replica is the one that writes.
+func (c *Controller) Leads() bool { return c.leads.Load() }
+
 // Ready says why nobody should count on this replica, nil where nothing is against it. One that waits for its turn is as
 // ready as the one that writes.
 func (c *Controller) Ready() error {

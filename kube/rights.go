@@ -6,6 +6,7 @@ import (
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	poolv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
 )
 
 // rights are what a Controller has to be allowed in the whole cluster, and in its own namespace besides.
@@ -28,6 +29,9 @@ func rights() (cluster, own []rbacv1.PolicyRule) {
 		rule("", []string{secretKind().resource}, "get", "create", "patch", "delete"),
 		rule("events.k8s.io", []string{"events"}, "create", "patch"),
 		rule(groupDefinitions, []string{definitionKind().resource}, look...),
+		rule("discovery.k8s.io", []string{"endpointslices"}, look...), // pickers that pools name
+		rule(groupGateway, []string{"gatewayclasses"}, look...),
+		rule(poolv1.GroupName, []string{"inferencepools/status"}, "get", "patch"),
 	)
 	cluster = append(cluster, definitionStatus())
 	for _, k := range rewriteKinds() {

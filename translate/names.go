@@ -58,6 +58,15 @@ func AuthorityOf(config *v1alpha1.InferenceGatewayConfig) string {
 	return label(config.Namespace + "." + config.Name + ".authority")
 }
 
+// EnvoySecret is the name of the Secret, in the system namespace, with the certificate that Envoys show a configuration's
+// pickers, and the authority that signed theirs.
+func EnvoySecret(config string) string { return secretOf(config + "-envoy") }
+
+// PickerHosts are the names that certificates of those who may pick for a scheduler are made out to, in any topology.
+func PickerHosts(namespace, config, scheduler string) []string {
+	return []string{pickerOf(config) + "." + namespace + ".svc", schedulerOf(scheduler) + "." + namespace + ".svc"}
+}
+
 // Names of what is planned for a configuration, and for a scheduler. Those that people type are the reference's.
 func pickerOf(config string) string    { return label(config + "-picker") }
 func routerOf(config string) string    { return label(config + "-bbr") }

@@ -26,7 +26,7 @@ import (
 type controlOptions struct {
 	settings            translate.Settings
 	kubeconfig          string
-	admin               string
+	admin, listen       string
 	logLevel, logFormat string
 	lease, ask          time.Duration
 	identity            string
@@ -65,6 +65,7 @@ func controlFlags(f *pflag.FlagSet, o *controlOptions) {
 	f.StringVar(&s.EnvoyNamespace, "envoy-namespace", "", "`NAMESPACE` where Envoy Gateway runs Envoys; empty: the one of --system-namespace")
 	f.StringVar(&s.GatewayClass, "gateway-class", translate.DefaultGatewayClass, "`CLASS` of the Gateways that are made")
 	f.BoolVar(&s.Extension, "extension", false, "the Envoy Gateway of this class asks this controller about InferencePools: its extensionManager names it; no Gateway is called programmed without")
+	f.StringVar(&o.listen, "extension-listen", ":9443", "with --extension, `ADDR` to serve Envoy Gateway and its Envoys on; they find it by the Service inference-gateway-extension in --system-namespace, at the same port")
 	f.StringVar(&s.EnvoyImage, "envoy-image", "", "`IMAGE` of Envoy; empty: Envoy Gateway's own choice")
 	f.StringSliceVar(&s.PullSecrets, "pull-secrets", nil, "`NAMES` of Secrets by which images are fetched, in the namespaces of the pods that are made")
 	f.Int32Var(&s.EnvoyReplicas, "envoy-replicas", translate.DefaultEnvoyReplicas, "copies of Envoy for each gateway")
@@ -142,7 +143,31 @@ func control(ctx context.Context, o *controlOptions, out, errOut io.Writer) erro
 			log.Error("operators are answered no more", "error", err)
 		}
 	}()
-	return c.Run(ctx)
+	if !o.settings.Extension {
+		return c.Run(ctx)
+	}
+	e, err := kube.NewExtension(server, kube.ExtensionOptions{Listen: o.listen, GatewayClass: o.settings.GatewayClass, SystemNamespace: o.settings.SystemNamespace,
+		Leads: c.Leads, Now: time.Now, Log: log})
+	if err != nil {
+		return err
+	}
+	return runBoth(ctx, c.Run, e.Run)
+}
+
+// runBoth runs two things until ctx ends, or one of them has.
+func runBoth(ctx context.Context, run ...func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, len(run))
+	for _, r := range run {
+		go func() { ended <- r(ctx) }()
+	}
+	var faults []error
+	for range run {
+		faults = append(faults, <-ended)
+		cancel()
+	}
+	return errors.Join(faults...)
 }
 
 // controlAdmin is what operators are served.
