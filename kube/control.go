@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
@@ -159,11 +160,14 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // turn waits for this replica's turn, and writes until it is over.
 func (c *Controller) turn(ctx context.Context) error {
-	lock, err := resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, c.options.Settings.SystemNamespace, leaseName,
-		resourcelock.ResourceLockConfig{Identity: c.options.Identity}, c.config, c.options.Lease*2/3)
+	renewing := rest.CopyConfig(c.config)
+	renewing.Timeout = c.options.Lease / 3
+	leases, err := coordination.NewForConfig(renewing) // of all the kinds that there are clients for this one is enough
 	if err != nil {
 		return fmt.Errorf("cannot take part in the election of who writes: %w", err)
 	}
+	lock := &resourcelock.LeaseLock{LeaseMeta: metav1.ObjectMeta{Namespace: c.options.Settings.SystemNamespace, Name: leaseName}, Client: leases,
+		LockConfig: resourcelock.ResourceLockConfig{Identity: c.options.Identity}}
 	// Whoever gives the lease back has stopped writing before: so the election ends last.
 	held, giveBack := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveBack()
