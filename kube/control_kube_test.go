@@ -122,6 +122,8 @@ type calls struct {
 	reads, writes atomic.Int64
 	// stand is asked about each request; an error is what comes of it.
 	stand atomic.Pointer[func(r *http.Request) error]
+	// gone: nothing gets through, not even what is about the Lease.
+	gone atomic.Bool
 }
 
 // passing is a function as a transport.
@@ -132,6 +134,9 @@ func (f passing) RoundTrip(r *http.Request) (*http.Response, error) { return f(r
 // wrap has requests counted on their way.
 func (c *calls) wrap(next http.RoundTripper) http.RoundTripper {
 	return passing(func(r *http.Request) (*http.Response, error) {
+		if c.gone.Load() {
+			return nil, errors.New("the API server is gone")
+		}
 		if strings.Contains(r.URL.Path, "/leases") {
 			return next.RoundTrip(r)
 		}

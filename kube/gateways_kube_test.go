@@ -46,7 +46,7 @@ func TestController(t *testing.T) {
 	}{
 		{"made", (*stage).isMade}, {"drift", (*stage).isCorrected}, {"strangers", (*stage).leavesOthersAlone}, {"policies", (*stage).saysOfPolicies},
 		{"refused", (*stage).goesOnWithoutWhatIsRefused}, {"orphans", (*stage).findsOrphans}, {"kinds", (*stage).seesKindsComeAndGo}, {"hundred", (*stage).isQuick},
-		{"killed", (*stage).isKilledInTheMiddle}, {"unread", (*stage).takesNothingForAbsent}, {"two", (*stage).sharesItsTurn}, {"topology", (*stage).handsOver},
+		{"killed", (*stage).isKilledInTheMiddle}, {"unread", (*stage).takesNothingForAbsent}, {"two", (*stage).sharesItsTurn}, {"gone", (*stage).outlastsTheAPIServer}, {"topology", (*stage).handsOver},
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 	} {
@@ -712,6 +712,38 @@ func (g *stage) sharesItsTurn() {
 		g.t.Errorf("the change of turns changed something:\n%s", diff)
 	}
 	second.removed("gw")
+}
+
+// An API server that is gone for longer than the Lease lasts ends the turn, and not the process, which goes on when it is
+// back: with what has changed in between, and nothing else.
+func (g *stage) outlastsTheAPIServer() {
+	g.play(script{lease: 3 * time.Second})
+	g.gateway("gw", "", "llama")
+	g.settled()
+	g.becomes("gw", kindGateway)
+	g.settled()
+	before := g.made("gw")
+	g.calls.gone.Store(true)
+	g.eventually("its turn is over", func() error {
+		if g.Controller.leads.Load() {
+			return errors.New("it writes")
+		}
+		return nil
+	})
+	if err := g.Controller.Ready(); err != nil {
+		g.t.Errorf("it is not ready to answer Envoy Gateway: %v", err)
+	}
+	need(g.t, g.server.client.Delete(g.t.Context(), g.parse("apiVersion: v1\nkind: Service\nmetadata: {name: llama-epp}")))
+	g.calls.gone.Store(false)
+	g.eventually("what was deleted is made anew", func() error { return g.there(new(corev1.Service), g.models, "llama-epp") })
+	g.settled()
+	after := g.made("gw")
+	delete(before, objectKey{kindService, g.models, "llama-epp"})
+	delete(after, objectKey{kindService, g.models, "llama-epp"})
+	if diff := cmp.Diff(before, after); diff != "" {
+		g.t.Errorf("-before +after:\n%s", diff)
+	}
+	g.removed("gw")
 }
 
 // Another topology takes over when its pickers run, and not before: until then everything that leads to the old ones stays.

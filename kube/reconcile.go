@@ -30,12 +30,23 @@ const (
 // been read. It returns when to look again without a change, 0 for never.
 func (t *term) reconcile(ctx context.Context, key types.NamespacedName) (wait time.Duration, err error) {
 	begun := t.options.Now()
-	defer func() { t.metrics.seconds.Observe(t.options.Now().Sub(begun).Seconds()) }()
+	gone := false
+	defer func() {
+		took := t.options.Now().Sub(begun)
+		t.metrics.seconds.Observe(took.Seconds())
+		t.mu.Lock()
+		t.took[key] = took
+		t.mu.Unlock()
+		if gone {
+			t.drop(key)
+		}
+	}()
 	config, err := t.find(ctx, key)
 	switch {
 	case err != nil:
 	case config == nil:
 		err = t.clear(ctx, key)
+		gone = err == nil
 	case config.DeletionTimestamp != nil:
 		err = t.end(ctx, config)
 	default:
@@ -178,6 +189,15 @@ func takingOver(plan *translate.Plan, facts *translate.Context) bool {
 		return r.Available > 0 && !planned[objectKey{kindDeployment, r.Namespace, r.Name}]
 	})
 	return waiting && leaving
+}
+
+// drop forgets a configuration that is gone.
+func (t *term) drop(key types.NamespacedName) {
+	t.count(key, 0)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.took, key)
+	delete(t.said, key)
 }
 
 // count keeps how many objects are refused.

@@ -19,8 +19,11 @@ import (
 
 // Times of a term.
 const (
-	// together is how long changes are waited for that come with another one.
+	// together is how long changes are waited for that come with another one: that long at least, share times as long as a
+	// look takes where that is more, and patience at most. So a thousand pods that come and go take a tenth of a core.
 	together = 100 * time.Millisecond
+	share    = 10
+	patience = time.Second
 	// lookSeldom is how often kinds and rights are looked at anyway, lookOften how often after something has changed there,
 	// lookTimes how many times.
 	lookSeldom = 30 * time.Second
@@ -46,13 +49,14 @@ type term struct {
 	nudge chan struct{}
 
 	mu sync.Mutex
-	// refusals count, said is when a status was written last, by configuration.
+	// refusals count, took is how long the last look took, said is when a status was written last, by configuration.
 	refusals map[types.NamespacedName]int
+	took     map[types.NamespacedName]time.Duration
 	said     map[types.NamespacedName]time.Time
 }
 
 func newTerm(c *Controller) *term {
-	t := &term{Controller: c, log: c.log, ledger: newLedger(c.options.Now), nudge: make(chan struct{}, 1), refusals: make(map[types.NamespacedName]int), said: make(map[types.NamespacedName]time.Time)}
+	t := &term{Controller: c, log: c.log, ledger: newLedger(c.options.Now), nudge: make(chan struct{}, 1), refusals: make(map[types.NamespacedName]int), took: make(map[types.NamespacedName]time.Duration), said: make(map[types.NamespacedName]time.Time)}
 	t.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, time.Minute))
 	t.definitions = &definitions{ask: c.found.ServerResourcesForGroupVersionWithContext}
 	t.feeds = &feeds{config: c.config, http: c.http, scheme: c.scheme, mapper: c.mapper, log: c.log, allowed: c.mayFollow, lost: t.look, running: make(map[string]*feed)}
@@ -243,7 +247,10 @@ func (t *term) kinds() []kind {
 
 // again has a configuration looked at, together with what else changes in the next moment.
 func (t *term) again(key types.NamespacedName) {
-	t.queue.AddAfter(key, together)
+	t.mu.Lock()
+	wait := min(max(together, share*t.took[key]), patience)
+	t.mu.Unlock()
+	t.queue.AddAfter(key, wait)
 }
 
 // everyone has all configurations looked at, and those that are gone and left something.
