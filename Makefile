@@ -72,7 +72,7 @@ test: ## everything that has to hold: check, the fuzz seeds, e2e
 # The first run builds etcd, kube-apiserver, kubectl, helm and Envoy Gateway from Go modules into the user's cache: twenty minutes on two cores. Envoy Gateway is run
 # in a network of its own, which takes root.
 test-kube: needs-python ## the custom resource definitions, what a configuration becomes, the chart, and what is read of a cluster, against a real API server; pools behind a real Envoy Gateway
-	assets=$$(test/cluster/build.sh etcd kube-apiserver kubectl helm envoy-gateway) && envoy=$$(test/cluster/envoy.sh) && KUBEBUILDER_ASSETS="$$assets" SLUICE_E2E_ENVOY="$$envoy" $(GO) test -tags kube -count 1 -timeout 10m -p 1 ./test/apiserver/ ./translate/ ./kube/
+	assets=$$(test/cluster/build.sh etcd kube-apiserver kubectl helm envoy-gateway) && envoy=$$(test/cluster/envoy.sh) && KUBEBUILDER_ASSETS="$$assets" SLUICE_E2E_ENVOY="$$envoy" $(GO) test -tags kube -count 1 -timeout 20m -p 1 ./test/apiserver/ ./translate/ ./kube/
 
 # The first run installs vLLM for CPU into the user's cache: 6 GB, some minutes. It needs Linux on x86-64 and 8 GB of memory.
 test-vllm: needs-cc needs-python ## the gateway before two real vLLM servers on CPU: KV events, prefixes, adapters, failures

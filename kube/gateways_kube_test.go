@@ -360,6 +360,12 @@ func (g *stage) saysOfPolicies() {
 	need(g.t, g.server.client.Delete(g.t.Context(), g.parse("apiVersion: gateway.sluice.dev/v1alpha1\nkind: GatewayPolicy\nmetadata: {name: a}")))
 	said("b", "Accepted")
 	g.removed("gw")
+	said("b", "TargetNotFound") // there is nothing left that it is for
+	g.document("apiVersion: gateway.sluice.dev/v1alpha1\nkind: GatewayPolicy\nmetadata: {name: early}\nspec: {targetRef: {name: later}, sessionAffinity: {header: x-other}}")
+	said("early", "TargetNotFound")
+	g.gateway("later", "", "mistral")
+	said("early", "Accepted")
+	g.removed("later")
 }
 
 // An object that a policy of the cluster denies is said, the others are made, and nothing is let in that should have been

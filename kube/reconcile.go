@@ -45,8 +45,9 @@ func (t *term) reconcile(ctx context.Context, key types.NamespacedName) (wait ti
 	switch {
 	case err != nil:
 	case config == nil:
-		err = t.clear(ctx, key)
-		gone = err == nil
+		if err = t.clear(ctx, key); err == nil {
+			gone, err = true, t.tellUntargeted(ctx, key)
+		}
 	case config.DeletionTimestamp != nil:
 		err = t.end(ctx, config)
 	default:

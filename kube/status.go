@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
@@ -137,6 +139,33 @@ func (t *term) tellPolicy(ctx context.Context, p *v1alpha1.GatewayPolicy, status
 		return nil
 	}
 	return t.writeStatus(ctx, live, policyKind(), next)
+}
+
+// tellUntargeted tells the policies for a configuration that there is none.
+func (t *term) tellUntargeted(ctx context.Context, key types.NamespacedName) error {
+	if !t.definitions.knows(policyKind()) {
+		return nil
+	}
+	var list v1alpha1.GatewayPolicyList
+	var unread *unreadError
+	if err := t.feeds.list(ctx, t.policies(), &list, client.InNamespace(key.Namespace)); errors.As(err, &unread) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	at := metav1.NewTime(t.options.Now()).Rfc3339Copy()
+	for i := range list.Items {
+		p := &list.Items[i]
+		if p.Spec.TargetRef.Name != key.Name {
+			continue
+		}
+		c := metav1.Condition{Type: v1alpha1.ConditionAccepted, Status: metav1.ConditionFalse, Reason: "TargetNotFound", ObservedGeneration: p.Generation,
+			Message: fmt.Sprintf("spec.targetRef.name: there is no InferenceGatewayConfig %q in namespace %q: it takes effect when there is one", key.Name, key.Namespace)}
+		if err := t.tellPolicy(ctx, p, &v1alpha1.GatewayPolicyStatus{ObservedGeneration: p.Generation, Conditions: []metav1.Condition{c}}, at); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeStatus applies a status, and leaves alone what others have written there.

@@ -154,7 +154,7 @@ func (t *term) configs() *watched {
 }
 
 func (t *term) policies() *watched {
-	return &watched{kind: policyKind(), whole: true, told: t.documentChanged, gone: t.documentChanged}
+	return &watched{kind: policyKind(), whole: true, told: t.policyChanged, gone: t.documentChanged}
 }
 
 func (t *term) adapters() *watched {
@@ -282,6 +282,14 @@ func (t *term) configChanged(o client.Object) {
 func (t *term) documentChanged(o client.Object) {
 	for _, key := range t.known(context.Background(), o.GetNamespace()) {
 		t.again(key)
+	}
+}
+
+// policyChanged: a policy may be for a configuration that isn't there, and has to be told so.
+func (t *term) policyChanged(o client.Object) {
+	t.documentChanged(o)
+	if p, ok := o.(*v1alpha1.GatewayPolicy); ok {
+		t.again(types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name})
 	}
 }
 
