@@ -1048,8 +1048,8 @@ func (g *stage) keepsOutOfDocuments() {
 	need(g.t, err)
 	for _, m := range c.ManagedFields {
 		if m.Manager == fieldManager && m.Subresource == "" {
-			if want := `{"f:metadata":{"f:finalizers":{"v:\"gateway.sluice.dev/cleanup\"":{}}}}`; string(m.FieldsV1.Raw) != want {
-				g.t.Errorf("the controller owns %s, want its finalizer alone", m.FieldsV1.Raw)
+			if want := `{"f:metadata":{"f:finalizers":{"v:\"gateway.sluice.dev/cleanup\"":{}}}}`; m.FieldsV1.GetRawString() != want {
+				g.t.Errorf("the controller owns %s, want its finalizer alone", m.FieldsV1.GetRawString())
 			}
 		}
 	}
