@@ -14,7 +14,7 @@ PLATFORMS ?= linux/amd64,linux/arm64
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds e2e images test test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-python needs-chromium
+.PHONY: help build check vet format staticcheck unit fuzz-seeds images test test-doors test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-python needs-chromium
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and
 
 vet:
 	$(GO) vet $(PACKAGES)
-	@for tag in e2e vllm peers dataplane; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
+	@for tag in doors vllm peers dataplane; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
 	$(GO) vet -tags kube ./test/apiserver/ ./translate/ ./kube/
 	$(GO) vet -C test/cluster/tools/image .
 
@@ -47,7 +47,7 @@ format:
 
 staticcheck:
 	$(GO) tool staticcheck $(PACKAGES)
-	@for tag in e2e vllm peers dataplane; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
+	@for tag in doors vllm peers dataplane; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
 	$(GO) tool staticcheck -tags kube ./test/apiserver/ ./translate/ ./kube/
 
 unit:
@@ -57,16 +57,16 @@ unit:
 fuzz-seeds: ## every fuzz target over its seeds and found inputs
 	$(GO) test -run '^Fuzz' $(PACKAGES)
 
-e2e: needs-cc needs-python needs-chromium ## the gateway with both front doors, one of them Envoy, between real llama.cpp servers and the real OpenAI client, the console in Chromium
-	$(GO) test -tags e2e -count 1 -timeout 20m -v ./e2e/
+test-doors: needs-cc needs-python needs-chromium ## the gateway with both front doors, one of them Envoy, between real llama.cpp servers and the real OpenAI client, the console in Chromium
+	$(GO) test -tags doors -count 1 -timeout 20m -v ./e2e/
 
-test: ## everything that has to hold: check, the fuzz seeds, e2e
+test: ## everything that has to hold: check, the fuzz seeds, test-doors
 	@echo "== check: vet, gofmt, staticcheck, unit and architecture tests"
 	@$(MAKE) --no-print-directory check
 	@echo "== fuzz seeds"
 	@$(MAKE) --no-print-directory fuzz-seeds
-	@echo "== e2e: real model servers behind the gateway, the OpenAI client before it"
-	@$(MAKE) --no-print-directory e2e
+	@echo "== test-doors: real model servers behind the gateway, the OpenAI client before it"
+	@$(MAKE) --no-print-directory test-doors
 	@echo "== all passed"
 
 # The first run builds etcd, kube-apiserver, kubectl, helm and Envoy Gateway from Go modules into the user's cache: twenty minutes on two cores. Envoy Gateway is run

@@ -1,4 +1,4 @@
-//go:build (e2e || dataplane) && unix
+//go:build (doors || dataplane || cluster) && unix
 
 package e2e
 
@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"testing"
-	"time"
 )
 
 // envoy is the part that is Envoy, of the release that the file of requirements pins.
@@ -31,17 +29,4 @@ func prepareEnvoy(requirements string) (string, error) {
 			path, envoyVariable, err, strings.TrimSpace(string(out)))
 	}
 	return path, nil
-}
-
-// runEnvoy starts an Envoy with a bootstrap and waits until it serves.
-func runEnvoy(t *testing.T, name, binary, bootstrap string) *process {
-	t.Helper()
-	p := start(t, name, binary, "-c", bootstrap, "--concurrency", "1", "--use-dynamic-base-id", "--disable-hot-restart")
-	eventually(t, name+" to start", time.Minute, func() bool {
-		if !p.running() {
-			t.Fatalf("%s ended:\n%s", name, p.tail(20))
-		}
-		return p.stderr.holding(0, "all dependencies initialized. starting workers")
-	})
-	return p
 }

@@ -1,4 +1,4 @@
-//go:build (e2e || vllm || dataplane) && unix
+//go:build (doors || vllm || dataplane) && unix
 
 package e2e
 

@@ -1,4 +1,4 @@
-//go:build (e2e || vllm || peers || dataplane) && unix
+//go:build (doors || vllm || peers || dataplane) && unix
 
 package e2e
 

@@ -1,4 +1,4 @@
-//go:build (e2e || dataplane) && unix
+//go:build (doors || dataplane) && unix
 
 package e2e
 
@@ -107,6 +107,19 @@ func (p *plane) stopPicker(t *testing.T, s syscall.Signal) {
 func (p *plane) startEnvoy(t *testing.T) {
 	t.Helper()
 	p.envoy = runEnvoy(t, "Envoy", p.binary, p.configured)
+}
+
+// runEnvoy starts an Envoy with a bootstrap and waits until it serves.
+func runEnvoy(t *testing.T, name, binary, bootstrap string) *process {
+	t.Helper()
+	p := start(t, name, binary, "-c", bootstrap, "--concurrency", "1", "--use-dynamic-base-id", "--disable-hot-restart")
+	eventually(t, name+" to start", time.Minute, func() bool {
+		if !p.running() {
+			t.Fatalf("%s ended:\n%s", name, p.tail(20))
+		}
+		return p.stderr.holding(0, "all dependencies initialized. starting workers")
+	})
+	return p
 }
 
 // stat reads one of Envoy's own counters, summed over all names that contain the parts.

@@ -1,4 +1,4 @@
-//go:build (e2e || vllm) && unix
+//go:build (doors || vllm) && unix
 
 package e2e
 

@@ -1,4 +1,4 @@
-//go:build (e2e || dataplane) && unix
+//go:build (doors || dataplane) && unix
 
 package e2e
 
