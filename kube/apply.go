@@ -29,7 +29,7 @@ type standing struct {
 
 // stand finds what there is under the names of objects of a plan. Of names that no feed knows the API server is asked, since
 // feeds tell of our own objects alone.
-func (t *term) stand(ctx context.Context, objects []*unstructured.Unstructured) (*standing, []translate.Owned, error) {
+func (t *turn) stand(ctx context.Context, objects []*unstructured.Unstructured) (*standing, []translate.Owned, error) {
 	s := &standing{ours: make(map[objectKey]client.Object), unread: make(map[string]string)}
 	var unknown []*unstructured.Unstructured
 	var owned []translate.Owned
@@ -62,12 +62,12 @@ func (t *term) stand(ctx context.Context, objects []*unstructured.Unstructured) 
 }
 
 // strangers are objects that no feed knows and there are: someone else's.
-func (t *term) strangers(ctx context.Context, list []*unstructured.Unstructured) ([]translate.Owned, error) {
+func (t *turn) strangers(ctx context.Context, list []*unstructured.Unstructured) ([]translate.Owned, error) {
 	found := make([]*translate.Owned, len(list))
 	err := each(len(list), func(i int) error {
 		u := list[i]
 		sum, err := sum(u)
-		if err != nil || t.ledger.applied(u, sum, nil) {
+		if err != nil || t.memo.applied(u, sum, nil) {
 			return err
 		}
 		m := new(metav1.PartialObjectMetadata)
@@ -119,7 +119,7 @@ type outcome struct {
 
 // carryOut has the API server take objects of a plan, in its order. What it refuses doesn't keep it from taking the
 // others, as far as these are safe without. Anything else that goes wrong ends it, to be tried again.
-func (t *term) carryOut(ctx context.Context, objects []*unstructured.Unstructured, s *standing, taking bool) (*outcome, error) {
+func (t *turn) carryOut(ctx context.Context, objects []*unstructured.Unstructured, s *standing, taking bool) (*outcome, error) {
 	o := new(outcome)
 	w := writing{standing: s, taking: taking}
 	for run := range runs(objects) {
@@ -153,7 +153,7 @@ type writing struct {
 }
 
 // put applies one object, as far as that may be.
-func (t *term) put(ctx context.Context, u *unstructured.Unstructured, w *writing) (*translate.Refusal, error) {
+func (t *turn) put(ctx context.Context, u *unstructured.Unstructured, w *writing) (*translate.Refusal, error) {
 	kind, there := u.GetKind(), w.ours[keyOf(u)]
 	switch why := w.unread[kind]; {
 	case why != "":
@@ -200,12 +200,12 @@ func runs(list []*unstructured.Unstructured) func(yield func([]*unstructured.Uns
 
 // apply has the API server take an object, unless it has taken it already and nobody has changed it. there is what stands
 // under its name and is ours, nil if nothing does: then nothing is taken from anyone who comes in between.
-func (t *term) apply(ctx context.Context, u *unstructured.Unstructured, there client.Object) (*translate.Refusal, error) {
+func (t *turn) apply(ctx context.Context, u *unstructured.Unstructured, there client.Object) (*translate.Refusal, error) {
 	sum, err := sum(u)
 	if err != nil {
 		return nil, err
 	}
-	if t.ledger.applied(u, sum, there) || there != nil && there.GetDeletionTimestamp() != nil {
+	if t.memo.applied(u, sum, there) || there != nil && there.GetDeletionTimestamp() != nil {
 		return nil, nil
 	}
 	o := u.DeepCopy()
@@ -218,13 +218,13 @@ func (t *term) apply(ctx context.Context, u *unstructured.Unstructured, there cl
 	switch {
 	case err == nil:
 		t.metrics.writes.WithLabelValues(writeApply).Inc()
-		t.ledger.note(keyOf(u), sum, o)
+		t.memo.note(keyOf(u), sum, o)
 		return nil, nil
 	case denied(err):
-		t.ledger.forget(keyOf(u))
+		t.memo.forget(keyOf(u))
 		return &translate.Refusal{Object: keyOf(u).String(), Message: message(err)}, nil
 	}
-	t.ledger.forget(keyOf(u))
+	t.memo.forget(keyOf(u))
 	return nil, fmt.Errorf("cannot apply %s: %w", keyOf(u), err)
 }
 

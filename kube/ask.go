@@ -202,7 +202,7 @@ func (a *asker) fleet(ctx context.Context, address string) ([]fleetPool, error) 
 }
 
 // keepAsking asks the pickers of all configurations until ctx ends.
-func (t *term) keepAsking(ctx context.Context) {
+func (t *turn) keepAsking(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():

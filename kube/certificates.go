@@ -50,9 +50,9 @@ func renewed(notBefore, notAfter, now time.Time) bool {
 	return now.After(notAfter.Add(-notAfter.Sub(notBefore) / 3))
 }
 
-// turn brings an authority to a time: it makes a signer where there is none or the newest grows old, and forgets one that
+// at brings an authority to a time: it makes a signer where there is none or the newest grows old, and forgets one that
 // nothing needs. in are all certificates in use.
-func (a authority) turn(now time.Time, in []leaf) (authority, error) {
+func (a authority) at(now time.Time, in []leaf) (authority, error) {
 	next := authority{slices.Clone(a.signers)}
 	if n := len(next.signers); n > 1 && now.Sub(next.signers[n-1].made()) > overlap && !slices.ContainsFunc(in, func(l leaf) bool {
 		return l.cert.CheckSignatureFrom(next.signers[n-1].cert) != nil || now.Sub(l.cert.NotBefore.Add(skew)) < overlap

@@ -34,7 +34,7 @@ func (y *years) turn(t *testing.T, now time.Time) {
 			in = append(in, l)
 		}
 	}
-	next, err := y.authority.turn(now, in)
+	next, err := y.authority.at(now, in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,11 +125,11 @@ func TestCertificatesSayWhenToLook(t *testing.T) {
 
 func TestAuthorityIsKept(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	a, err := authority{}.turn(now, nil)
+	a, err := authority{}.at(now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, err = a.turn(now.Add(authorityLife*3/4), nil); err != nil || len(a.signers) != 2 {
+	if a, err = a.at(now.Add(authorityLife*3/4), nil); err != nil || len(a.signers) != 2 {
 		t.Fatalf("got %d signers, %v, want the old and the new one", len(a.signers), err)
 	}
 	certs, keys, err := a.text()
@@ -152,7 +152,7 @@ func TestAuthorityIsKept(t *testing.T) {
 // What is made is what Envoy and pickers can use: a pair that loads, a server's certificate for its names, a client's without.
 func TestLeaf(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	a, err := authority{}.turn(now, nil)
+	a, err := authority{}.at(now, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

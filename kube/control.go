@@ -151,15 +151,15 @@ func (c *Controller) Ready() error {
 func (c *Controller) Run(ctx context.Context) error {
 	ctx = logr.NewContext(ctx, logr.FromSlogHandler(c.log.Handler())) // by which the libraries log
 	for ctx.Err() == nil {
-		if err := c.turn(ctx); err != nil {
+		if err := c.takeTurn(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// turn waits for this replica's turn, and writes until it is over.
-func (c *Controller) turn(ctx context.Context) error {
+// takeTurn waits for this replica's turn, and writes until it is over.
+func (c *Controller) takeTurn(ctx context.Context) error {
 	renewing := rest.CopyConfig(c.config)
 	renewing.Timeout = c.options.Lease / 3
 	leases, err := coordination.NewForConfig(renewing) // of all the kinds that there are clients for this one is enough
@@ -177,10 +177,10 @@ func (c *Controller) turn(ctx context.Context) error {
 		Lock: lock, Name: leaseName, ReleaseOnCancel: true,
 		LeaseDuration: c.options.Lease, RenewDeadline: c.options.Lease * 2 / 3, RetryPeriod: c.options.Lease / 8,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(term context.Context) {
+			OnStartedLeading: func(leading context.Context) {
 				close(started)
 				defer close(ended)
-				c.write(ctx, term)
+				c.write(ctx, leading)
 				giveBack()
 			},
 			OnStoppedLeading: func() {},
@@ -222,7 +222,7 @@ func (c *Controller) write(ctx, held context.Context) {
 	c.metrics.leads.Set(1)
 	defer c.metrics.leads.Set(0)
 	c.log.Info("this replica writes", "replica", c.options.Identity)
-	if err := newTerm(c).run(both); err != nil {
+	if err := newTurn(c).run(both); err != nil {
 		c.log.Error("this replica stops writing", "error", err)
 	}
 	c.log.Info("this replica writes no longer", "replica", c.options.Identity)

@@ -24,7 +24,7 @@ type teller struct {
 }
 
 // newTeller makes one that tells until ctx ends.
-func (t *term) newTeller(ctx context.Context) (*teller, error) {
+func (t *turn) newTeller(ctx context.Context) (*teller, error) {
 	c, err := eventsclient.NewForConfigAndClient(t.config, t.http)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a client for Events: %w", err)

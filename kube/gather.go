@@ -25,7 +25,7 @@ import (
 
 // gather reads everything that a plan depends on. Either all of it is known, or what isn't is named in the context for the
 // want of a right, or it fails: a plan that lacks what could not be read would take it away.
-func (t *term) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig) (*translate.Context, error) {
+func (t *turn) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig) (*translate.Context, error) {
 	c := &translate.Context{Settings: t.options.Settings, Definitions: t.definitions.names()}
 	for _, read := range []func(context.Context, *v1alpha1.InferenceGatewayConfig, *translate.Context) error{
 		t.readPolicies, t.readAdapters, t.readRewrites, t.readServices, t.readPods, t.readRollouts, t.readGateway, t.readCertificate,
@@ -42,7 +42,7 @@ func (t *term) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayCon
 	return c, nil
 }
 
-func (t *term) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	if !t.definitions.knows(policyKind()) {
 		return nil
 	}
@@ -54,7 +54,7 @@ func (t *term) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGate
 	return err
 }
 
-func (t *term) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	var list corev1.ConfigMapList
 	err := t.feeds.list(ctx, t.adapters(), &list, client.InNamespace(gateway.Namespace))
 	for i := range list.Items {
@@ -65,7 +65,7 @@ func (t *term) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGate
 	return err
 }
 
-func (t *term) readRewrites(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readRewrites(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	for _, k := range rewriteKinds() {
 		if !t.definitions.knows(k) {
 			continue
@@ -89,7 +89,7 @@ func (t *term) readRewrites(ctx context.Context, gateway *v1alpha1.InferenceGate
 	return nil
 }
 
-func (t *term) readServices(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readServices(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	if gateway.Spec.BBR.DefaultBackend == nil {
 		return nil
 	}
@@ -106,7 +106,7 @@ func (t *term) readServices(ctx context.Context, gateway *v1alpha1.InferenceGate
 	return err
 }
 
-func (t *term) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	var list corev1.PodList
 	err := t.feeds.list(ctx, t.podsOf(gateway.Namespace), &list)
 	var unread *unreadError
@@ -129,7 +129,7 @@ func (t *term) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 	return err
 }
 
-func (t *term) readRollouts(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readRollouts(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	var list appsv1.DeploymentList
 	k, _ := madeKind(appsv1.SchemeGroupVersion.WithKind(kindDeployment))
 	err := t.feeds.list(ctx, t.made(k), &list, client.MatchingFields{indexOwner: client.ObjectKeyFromObject(gateway).String()})
@@ -158,7 +158,7 @@ func rolloutOf(d *appsv1.Deployment) translate.Rollout {
 }
 
 // readGateway reads what the data plane says of the Gateway, and of the routes that lead to it.
-func (t *term) readGateway(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readGateway(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	gateways, routes := gatewayKind(), routeKind()
 	if !t.definitions.knows(gateways) || !t.definitions.knows(routes) {
 		return nil
@@ -178,7 +178,7 @@ func (t *term) readGateway(ctx context.Context, gateway *v1alpha1.InferenceGatew
 }
 
 // readCertificate reads since when there is a certificate for clients.
-func (t *term) readCertificate(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func (t *turn) readCertificate(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	k := certificateKind()
 	if gateway.Spec.TLS == nil || !t.definitions.knows(k) {
 		return nil

@@ -74,7 +74,7 @@ func (k *keyring) keep(key types.NamespacedName, r *ring) {
 
 // hold sees to it that every certificate of a plan is where it is needed and will be for a while. calm: nothing hints at
 // one that is gone. It returns what the authorities' ConfigMaps should be, what can't be had, and when to look again.
-func (t *term) hold(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, plan *translate.Plan, calm bool) (beside []*unstructured.Unstructured, refused []translate.Refusal, next time.Time, err error) {
+func (t *turn) hold(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, plan *translate.Plan, calm bool) (beside []*unstructured.Unstructured, refused []translate.Refusal, next time.Time, err error) {
 	key, now := client.ObjectKeyFromObject(config), t.options.Now()
 	r := t.keys.ring(key)
 	patience := keysCalm
@@ -127,13 +127,13 @@ func placeOf(c *translate.Certificate) types.NamespacedName {
 
 // renew reads the keys of a configuration, makes those that are missing or old, and writes what is new: the authority first,
 // so that nothing is signed by one that might be lost.
-func (t *term) renew(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, wanted []translate.Certificate, now time.Time) (*ring, error) {
+func (t *turn) renew(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, wanted []translate.Certificate, now time.Time) (*ring, error) {
 	r, err := t.readRing(ctx, config, wanted, now)
 	if err != nil || r.foreign || len(wanted) == 0 && len(r.issued) == 0 {
 		return r, err
 	}
 	in := r.inUse(now)
-	next, err := r.authority.turn(now, in)
+	next, err := r.authority.at(now, in)
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +168,7 @@ func (r *ring) inUse(now time.Time) (in []leaf) {
 }
 
 // readRing reads an authority, and the certificates that are wanted.
-func (t *term) readRing(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, wanted []translate.Certificate, now time.Time) (*ring, error) {
+func (t *turn) readRing(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, wanted []translate.Certificate, now time.Time) (*ring, error) {
 	r := &ring{wanted: wanted, read: now, until: now.Add(keysCalm), leaves: make(map[types.NamespacedName]leaf), strange: make(map[types.NamespacedName]bool),
 		there: make(map[types.NamespacedName]*corev1.Secret)}
 	key := client.ObjectKeyFromObject(config)
@@ -211,7 +211,7 @@ func (t *term) readRing(ctx context.Context, config *v1alpha1.InferenceGatewayCo
 }
 
 // secret is one, nil if there is none.
-func (t *term) secret(ctx context.Context, at types.NamespacedName) (*corev1.Secret, error) {
+func (t *turn) secret(ctx context.Context, at types.NamespacedName) (*corev1.Secret, error) {
 	s := new(corev1.Secret)
 	switch err := t.client.Get(ctx, at, s); {
 	case apierrors.IsNotFound(err):
@@ -234,7 +234,7 @@ func issuedOf(s *corev1.Secret) []types.NamespacedName {
 }
 
 // writeAuthority writes an authority, and where what it signs is.
-func (t *term) writeAuthority(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, r *ring, a authority, issued []types.NamespacedName) error {
+func (t *turn) writeAuthority(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, r *ring, a authority, issued []types.NamespacedName) error {
 	certs, keys, err := a.text()
 	if err != nil {
 		return err
@@ -251,7 +251,7 @@ func (t *term) writeAuthority(ctx context.Context, config *v1alpha1.InferenceGat
 }
 
 // sign writes those certificates that are missing, old, of another signer, or beside authorities that are no longer all.
-func (t *term) sign(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, r *ring, by *signer, now time.Time) error {
+func (t *turn) sign(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, r *ring, by *signer, now time.Time) error {
 	bundle := r.authority.bundle()
 	leaves := make([]leaf, len(r.wanted))
 	err := each(len(r.wanted), func(i int) (err error) {
@@ -282,7 +282,7 @@ func (t *term) sign(ctx context.Context, config *v1alpha1.InferenceGatewayConfig
 }
 
 // writeSecret applies a Secret over the one that was read.
-func (t *term) writeSecret(ctx context.Context, s *corev1.Secret, r *ring) error {
+func (t *turn) writeSecret(ctx context.Context, s *corev1.Secret, r *ring) error {
 	u, err := treeOf(s, secretKind())
 	if err != nil {
 		return err
@@ -320,7 +320,7 @@ func treeOf(o client.Object, k kind) (*unstructured.Unstructured, error) {
 }
 
 // forgetKeys removes those certificates of a configuration that its plan has no longer.
-func (t *term) forgetKeys(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) error {
+func (t *turn) forgetKeys(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) error {
 	key := client.ObjectKeyFromObject(config)
 	r := t.keys.ring(key)
 	if r == nil || r.foreign {
@@ -352,7 +352,7 @@ func (t *term) forgetKeys(ctx context.Context, config *v1alpha1.InferenceGateway
 }
 
 // removeSecret removes a Secret that is a configuration's.
-func (t *term) removeSecret(ctx context.Context, key types.NamespacedName, at types.NamespacedName) error {
+func (t *turn) removeSecret(ctx context.Context, key types.NamespacedName, at types.NamespacedName) error {
 	s, err := t.secret(ctx, at)
 	if err != nil || s == nil {
 		return err
@@ -364,7 +364,7 @@ func (t *term) removeSecret(ctx context.Context, key types.NamespacedName, at ty
 }
 
 // clearKeys removes all keys of a configuration that is gone, the authority last, which knows where the others are.
-func (t *term) clearKeys(ctx context.Context, key types.NamespacedName) error {
+func (t *turn) clearKeys(ctx context.Context, key types.NamespacedName) error {
 	config := new(v1alpha1.InferenceGatewayConfig)
 	config.Namespace, config.Name = key.Namespace, key.Name
 	root := types.NamespacedName{Namespace: t.options.Settings.SystemNamespace, Name: translate.AuthorityOf(config)}

@@ -25,7 +25,7 @@ const migratePage = 100
 
 // migrate has everything of our own kinds stored in the version that is written today, so that a definition can leave out
 // older ones: an object is in the version that was written when it last changed. It ends when that is so.
-func (t *term) migrate(ctx context.Context) {
+func (t *turn) migrate(ctx context.Context) {
 	for _, k := range ownKinds() {
 		for {
 			err := t.migrateKind(ctx, k)
@@ -42,7 +42,7 @@ func (t *term) migrate(ctx context.Context) {
 }
 
 // migrateKind does so for one kind.
-func (t *term) migrateKind(ctx context.Context, k kind) error {
+func (t *turn) migrateKind(ctx context.Context, k kind) error {
 	d := new(unstructured.Unstructured)
 	d.SetGroupVersionKind(definitionKind().GroupVersionKind)
 	switch err := t.client.Get(ctx, types.NamespacedName{Name: k.plural()}, d); {

@@ -10,7 +10,7 @@ import (
 )
 
 // wholeList is an empty list of a kind that is followed whole.
-func (t *term) wholeList(k kind) client.ObjectList {
+func (t *turn) wholeList(k kind) client.ObjectList {
 	if o, err := t.scheme.New(listOf(k.GroupVersionKind)); err == nil {
 		if list, ok := o.(client.ObjectList); ok {
 			return list

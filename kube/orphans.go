@@ -18,7 +18,7 @@ import (
 // tidy removes what was made for a configuration and is in its plan no longer; all of it where there is none. Nothing is
 // removed that was not applied from here, whatever its labels say, nor anything that has changed since it was looked at.
 // What can't be listed is left, and reported.
-func (t *term) tidy(ctx context.Context, key types.NamespacedName, plan *translate.Plan) (left []string, err error) {
+func (t *turn) tidy(ctx context.Context, key types.NamespacedName, plan *translate.Plan) (left []string, err error) {
 	keep := make(map[objectKey]bool)
 	if plan != nil {
 		for _, u := range plan.Objects {
@@ -50,7 +50,7 @@ func (t *term) tidy(ctx context.Context, key types.NamespacedName, plan *transla
 }
 
 // madeFor are the objects of a kind that were made for a configuration.
-func (t *term) madeFor(ctx context.Context, k kind, key types.NamespacedName) ([]client.Object, error) {
+func (t *turn) madeFor(ctx context.Context, k kind, key types.NamespacedName) ([]client.Object, error) {
 	var list client.ObjectList = new(metav1.PartialObjectMetadataList)
 	if t.made(k).whole {
 		list = t.wholeList(k)
@@ -63,7 +63,7 @@ func (t *term) madeFor(ctx context.Context, k kind, key types.NamespacedName) ([
 }
 
 // remove deletes one object as it was looked at.
-func (t *term) remove(ctx context.Context, k schema.GroupVersionKind, o client.Object) error {
+func (t *turn) remove(ctx context.Context, k schema.GroupVersionKind, o client.Object) error {
 	m := new(metav1.PartialObjectMetadata)
 	m.SetGroupVersionKind(k)
 	m.SetNamespace(o.GetNamespace())
@@ -77,12 +77,12 @@ func (t *term) remove(ctx context.Context, k schema.GroupVersionKind, o client.O
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot remove %s: %w", objectKey{k.Kind, o.GetNamespace(), o.GetName()}, err)
 	}
-	t.ledger.forget(objectKey{k.Kind, o.GetNamespace(), o.GetName()})
+	t.memo.forget(objectKey{k.Kind, o.GetNamespace(), o.GetName()})
 	return nil
 }
 
 // clear removes everything of a configuration that is gone, or about to.
-func (t *term) clear(ctx context.Context, key types.NamespacedName) error {
+func (t *turn) clear(ctx context.Context, key types.NamespacedName) error {
 	left, err := t.tidy(ctx, key, nil)
 	if err := cmp.Or(err, t.clearKeys(ctx, key)); err != nil {
 		return err

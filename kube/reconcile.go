@@ -28,7 +28,7 @@ const (
 
 // reconcile brings one configuration's objects and status to what they should be. Nothing is written before everything has
 // been read. It returns when to look again without a change, 0 for never.
-func (t *term) reconcile(ctx context.Context, key types.NamespacedName) (wait time.Duration, err error) {
+func (t *turn) reconcile(ctx context.Context, key types.NamespacedName) (wait time.Duration, err error) {
 	begun := t.options.Now()
 	gone := false
 	defer func() {
@@ -64,7 +64,7 @@ func (t *term) reconcile(ctx context.Context, key types.NamespacedName) (wait ti
 
 // find is a configuration, nil if there is none. That there is none the API server has to say, since everything that was
 // made for it goes.
-func (t *term) find(ctx context.Context, key types.NamespacedName) (*v1alpha1.InferenceGatewayConfig, error) {
+func (t *turn) find(ctx context.Context, key types.NamespacedName) (*v1alpha1.InferenceGatewayConfig, error) {
 	o, err := t.feeds.get(ctx, t.configs(), key)
 	if config, ok := o.(*v1alpha1.InferenceGatewayConfig); ok || err != nil {
 		return config, err
@@ -80,7 +80,7 @@ func (t *term) find(ctx context.Context, key types.NamespacedName) (*v1alpha1.In
 }
 
 // fulfil makes what a configuration asks for, and returns when it has to be looked at again without a change; 0 is never.
-func (t *term) fulfil(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) (time.Duration, error) {
+func (t *turn) fulfil(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) (time.Duration, error) {
 	facts, err := t.gather(ctx, config)
 	if err != nil {
 		return 0, err
@@ -128,7 +128,7 @@ func (t *term) fulfil(ctx context.Context, config *v1alpha1.InferenceGatewayConf
 }
 
 // settle makes the plan that takes nothing from anyone: what stands under its names and is another's has it made anew.
-func (t *term) settle(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, facts *translate.Context) (*translate.Plan, *standing, error) {
+func (t *turn) settle(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, facts *translate.Context) (*translate.Plan, *standing, error) {
 	for {
 		plan, err := translate.Build(config, facts)
 		if err != nil {
@@ -151,7 +151,7 @@ func calm(facts *translate.Context) bool {
 }
 
 // besides applies what goes with certificates.
-func (t *term) besides(ctx context.Context, list []*unstructured.Unstructured) (*outcome, error) {
+func (t *turn) besides(ctx context.Context, list []*unstructured.Unstructured) (*outcome, error) {
 	own, owned, err := t.stand(ctx, list)
 	if err != nil {
 		return nil, err
@@ -193,7 +193,7 @@ func takingOver(plan *translate.Plan, facts *translate.Context) bool {
 }
 
 // drop forgets a configuration that is gone.
-func (t *term) drop(key types.NamespacedName) {
+func (t *turn) drop(key types.NamespacedName) {
 	t.count(key, 0)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,7 +202,7 @@ func (t *term) drop(key types.NamespacedName) {
 }
 
 // count keeps how many objects are refused.
-func (t *term) count(key types.NamespacedName, refused int) {
+func (t *turn) count(key types.NamespacedName, refused int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if refused == 0 {
@@ -218,7 +218,7 @@ func (t *term) count(key types.NamespacedName, refused int) {
 }
 
 // end removes everything of a configuration that is about to go, and lets it go.
-func (t *term) end(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) error {
+func (t *turn) end(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) error {
 	if !slices.Contains(config.Finalizers, finalizer) {
 		return nil // whoever else holds it has its own reasons
 	}
@@ -229,7 +229,7 @@ func (t *term) end(ctx context.Context, config *v1alpha1.InferenceGatewayConfig)
 }
 
 // finalize puts our finalizer on a configuration, or takes it off.
-func (t *term) finalize(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, on bool) error {
+func (t *turn) finalize(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, on bool) error {
 	if slices.Contains(config.Finalizers, finalizer) == on {
 		return nil
 	}

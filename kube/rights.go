@@ -95,7 +95,7 @@ func (c *Controller) may(ctx context.Context, verb string, k kind, namespace str
 
 // preflight says in the log which rights are missing to write, once at the beginning of a turn. What they are for is refused
 // and said where it is asked for; this is for whoever installs.
-func (t *term) preflight(ctx context.Context) {
+func (t *turn) preflight(ctx context.Context) {
 	var missing []string
 	for _, k := range append(t.kinds(), secretKind()) {
 		for _, verb := range []string{"get", "create", "patch", "delete"} {

@@ -69,7 +69,7 @@ func verdicts(s *v1alpha1.InferenceGatewayConfigStatus) *v1alpha1.InferenceGatew
 
 // tell writes what a plan says of its configuration and its policies, where that is not there already. It returns how long
 // words have to wait that are written later.
-func (t *term) tell(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, plan *translate.Plan, policies []v1alpha1.GatewayPolicy) (later time.Duration, err error) {
+func (t *turn) tell(ctx context.Context, config *v1alpha1.InferenceGatewayConfig, plan *translate.Plan, policies []v1alpha1.GatewayPolicy) (later time.Duration, err error) {
 	at := metav1.NewTime(t.options.Now()).Rfc3339Copy()
 	for _, p := range plan.Policies {
 		i := slices.IndexFunc(policies, func(o v1alpha1.GatewayPolicy) bool { return o.Name == p.Name })
@@ -109,7 +109,7 @@ func (t *term) tell(ctx context.Context, config *v1alpha1.InferenceGatewayConfig
 }
 
 // spoken reports how long a status has to wait, which says the same in other words than the last one that was written.
-func (t *term) spoken(config *v1alpha1.InferenceGatewayConfig, words bool) time.Duration {
+func (t *turn) spoken(config *v1alpha1.InferenceGatewayConfig, words bool) time.Duration {
 	key, now := client.ObjectKeyFromObject(config), t.options.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +121,7 @@ func (t *term) spoken(config *v1alpha1.InferenceGatewayConfig, words bool) time.
 }
 
 // tellPolicy writes a policy's status.
-func (t *term) tellPolicy(ctx context.Context, p *v1alpha1.GatewayPolicy, status *v1alpha1.GatewayPolicyStatus, at metav1.Time) error {
+func (t *turn) tellPolicy(ctx context.Context, p *v1alpha1.GatewayPolicy, status *v1alpha1.GatewayPolicyStatus, at metav1.Time) error {
 	next := status.DeepCopy()
 	next.Conditions = merged(p.Status.Conditions, status.Conditions, at)
 	if equality.Semantic.DeepEqual(&p.Status, next) {
@@ -142,7 +142,7 @@ func (t *term) tellPolicy(ctx context.Context, p *v1alpha1.GatewayPolicy, status
 }
 
 // tellUntargeted tells the policies for a configuration that there is none.
-func (t *term) tellUntargeted(ctx context.Context, key types.NamespacedName) error {
+func (t *turn) tellUntargeted(ctx context.Context, key types.NamespacedName) error {
 	if !t.definitions.knows(policyKind()) {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (t *term) tellUntargeted(ctx context.Context, key types.NamespacedName) err
 }
 
 // writeStatus applies a status, and leaves alone what others have written there.
-func (t *term) writeStatus(ctx context.Context, o client.Object, k kind, status any) error {
+func (t *turn) writeStatus(ctx context.Context, o client.Object, k kind, status any) error {
 	tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
 	if err != nil {
 		return fmt.Errorf("cannot write down a status: %w", err)

@@ -35,16 +35,16 @@ type entry struct {
 // heard is how long a feed may be behind before something that it doesn't know counts as gone.
 const heard = time.Minute
 
-// ledger is what was applied in a term, so that an API server is asked nothing where nothing is different: neither in what
+// memo is what was applied in a turn, so that an API server is asked nothing where nothing is different: neither in what
 // there should be nor in what there is.
-type ledger struct {
+type memo struct {
 	now     func() time.Time
 	mu      sync.Mutex
 	entries map[objectKey]entry
 }
 
-func newLedger(now func() time.Time) *ledger {
-	return &ledger{now: now, entries: make(map[objectKey]entry)}
+func newMemo(now func() time.Time) *memo {
+	return &memo{now: now, entries: make(map[objectKey]entry)}
 }
 
 // sum is that of an object as it should be.
@@ -57,37 +57,37 @@ func sum(u *unstructured.Unstructured) ([sha256.Size]byte, error) {
 }
 
 // note keeps what became of an object.
-func (l *ledger) note(key objectKey, sum [sha256.Size]byte, became client.Object) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.entries[key] = entry{sum, became.GetUID(), became.GetGeneration(), became.GetResourceVersion(), l.now()}
+func (m *memo) note(key objectKey, sum [sha256.Size]byte, became client.Object) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries[key] = entry{sum, became.GetUID(), became.GetGeneration(), became.GetResourceVersion(), m.now()}
 }
 
 // forget drops what is known of an object: it is gone, or someone else has written to it.
-func (l *ledger) forget(key objectKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.entries, key)
+func (m *memo) forget(key objectKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.entries, key)
 }
 
 // forgetKind drops what is known of all objects of a kind.
-func (l *ledger) forgetKind(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	maps.DeleteFunc(l.entries, func(k objectKey, _ entry) bool { return k.kind == name })
+func (m *memo) forgetKind(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.entries, func(k objectKey, _ entry) bool { return k.kind == name })
 }
 
 // applied reports whether an object was applied just so and nobody has changed that since: there is what a feed says there
 // is, nil where it has not heard of it. A feed may be behind what was applied, never ahead of what there is.
-func (l *ledger) applied(u *unstructured.Unstructured, sum [sha256.Size]byte, there client.Object) bool {
-	l.mu.Lock()
-	e, ok := l.entries[keyOf(u)]
-	l.mu.Unlock()
+func (m *memo) applied(u *unstructured.Unstructured, sum [sha256.Size]byte, there client.Object) bool {
+	m.mu.Lock()
+	e, ok := m.entries[keyOf(u)]
+	m.mu.Unlock()
 	switch {
 	case !ok || e.sum != sum:
 		return false
 	case there == nil:
-		return l.now().Sub(e.at) < heard // the feed is behind: it tells of what goes, and then the entry goes
+		return m.now().Sub(e.at) < heard // the feed is behind: it tells of what goes, and then the entry goes
 	case there.GetUID() != e.uid:
 		return false
 	case !older(there.GetResourceVersion(), e.version) && !holds(there, u):

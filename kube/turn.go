@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-gateway/sluice/translate"
 )
 
-// Times of a term.
+// Times of a turn.
 const (
 	// together is how long changes are waited for that come with another one: that long at least, share times as long as a
 	// look takes where that is more, and patience at most. So a thousand pods that come and go take a tenth of a core.
@@ -34,13 +34,13 @@ const (
 // workers is how many configurations are looked at at a time; none is by two of them.
 const workers = 4
 
-// term is one time of writing. Everything in it ends with it, and the next one begins by reading.
-type term struct {
+// turn is one time of writing. Everything in it ends with it, and the next one begins by reading.
+type turn struct {
 	*Controller
 	log         *slog.Logger
 	feeds       *feeds
 	definitions *definitions
-	ledger      *ledger
+	memo        *memo
 	keys        *keyring
 	asker       *asker
 	teller      *teller
@@ -55,8 +55,8 @@ type term struct {
 	said     map[types.NamespacedName]time.Time
 }
 
-func newTerm(c *Controller) *term {
-	t := &term{Controller: c, log: c.log, ledger: newLedger(c.options.Now), nudge: make(chan struct{}, 1), refusals: make(map[types.NamespacedName]int), took: make(map[types.NamespacedName]time.Duration), said: make(map[types.NamespacedName]time.Time)}
+func newTurn(c *Controller) *turn {
+	t := &turn{Controller: c, log: c.log, memo: newMemo(c.options.Now), nudge: make(chan struct{}, 1), refusals: make(map[types.NamespacedName]int), took: make(map[types.NamespacedName]time.Duration), said: make(map[types.NamespacedName]time.Time)}
 	t.queue = workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](50*time.Millisecond, time.Minute))
 	t.definitions = &definitions{ask: c.found.ServerResourcesForGroupVersionWithContext}
 	t.feeds = &feeds{config: c.config, http: c.http, scheme: c.scheme, mapper: c.mapper, log: c.log, allowed: c.mayFollow, lost: t.look, running: make(map[string]*feed)}
@@ -66,7 +66,7 @@ func newTerm(c *Controller) *term {
 }
 
 // run writes until ctx ends.
-func (t *term) run(ctx context.Context) error {
+func (t *turn) run(ctx context.Context) error {
 	defer t.feeds.stopAll()
 	var err error
 	if t.teller, err = t.newTeller(ctx); err != nil {
@@ -90,7 +90,7 @@ func (t *term) run(ctx context.Context) error {
 }
 
 // work looks at the next configuration, and reports whether there may be another one.
-func (t *term) work(ctx context.Context) bool {
+func (t *turn) work(ctx context.Context) bool {
 	key, over := t.queue.Get()
 	if over {
 		return false
@@ -110,7 +110,7 @@ func (t *term) work(ctx context.Context) bool {
 }
 
 // look asks for a look at kinds and rights.
-func (t *term) look() {
+func (t *turn) look() {
 	select {
 	case t.nudge <- struct{}{}:
 	default:
@@ -119,7 +119,7 @@ func (t *term) look() {
 
 // keepLooking has feeds come and go until ctx ends. The API server says what it knows some moments after a definition has
 // changed, so that one change is followed by several looks.
-func (t *term) keepLooking(ctx context.Context) {
+func (t *turn) keepLooking(ctx context.Context) {
 	often, checked := lookTimes, false
 	for {
 		changed, err := t.definitions.refresh(ctx)
@@ -149,33 +149,33 @@ func (t *term) keepLooking(ctx context.Context) {
 }
 
 // Sources that code asks by name.
-func (t *term) configs() *watched {
+func (t *turn) configs() *watched {
 	return &watched{kind: configKind(), whole: true, told: t.configChanged, gone: t.configChanged}
 }
 
-func (t *term) policies() *watched {
+func (t *turn) policies() *watched {
 	return &watched{kind: policyKind(), whole: true, told: t.policyChanged, gone: t.documentChanged}
 }
 
-func (t *term) adapters() *watched {
+func (t *turn) adapters() *watched {
 	return &watched{kind: mapKind(), whole: true, labels: map[string]string{adapterLabel: "true"}, told: t.documentChanged, gone: t.documentChanged}
 }
 
-func (t *term) rewrites(k kind) *watched {
+func (t *turn) rewrites(k kind) *watched {
 	return &watched{kind: k, whole: true, told: t.documentChanged, gone: t.documentChanged}
 }
 
-func (t *term) podsOf(namespace string) *watched {
+func (t *turn) podsOf(namespace string) *watched {
 	return &watched{kind: podKind(), namespace: namespace, whole: true, slimmed: slimPod, same: samePod, told: t.documentChanged, gone: t.documentChanged}
 }
 
-func (t *term) servicesOf(namespace string) *watched {
+func (t *turn) servicesOf(namespace string) *watched {
 	return &watched{kind: serviceKind(), namespace: namespace, told: t.documentChanged, gone: t.documentChanged}
 }
 
 // made is the feed of a kind that plans have objects of.
-func (t *term) made(k kind) *watched {
-	s := &watched{kind: k, labels: map[string]string{translate.LabelManagedBy: translate.ManagedBy}, owned: true, told: t.madeChanged, gone: t.madeGone(k), ended: func() { t.ledger.forgetKind(k.Kind) }}
+func (t *turn) made(k kind) *watched {
+	s := &watched{kind: k, labels: map[string]string{translate.LabelManagedBy: translate.ManagedBy}, owned: true, told: t.madeChanged, gone: t.madeGone(k), ended: func() { t.memo.forgetKind(k.Kind) }}
 	switch k.Kind {
 	case kindDeployment, kindGateway, kindRoute, kindCertificate:
 		s.whole, s.slimmed = true, slimSpec
@@ -184,13 +184,13 @@ func (t *term) made(k kind) *watched {
 }
 
 // authorities are the Secrets of the system namespace, where nobody else's are.
-func (t *term) authorities() *watched {
+func (t *turn) authorities() *watched {
 	return &watched{kind: secretKind(), namespace: t.options.Settings.SystemNamespace, labels: map[string]string{translate.LabelManagedBy: translate.ManagedBy},
 		owned: true, told: t.keysChanged, gone: t.keysChanged}
 }
 
 // keysChanged: what was read of a configuration's keys may be wrong.
-func (t *term) keysChanged(o client.Object) {
+func (t *turn) keysChanged(o client.Object) {
 	if key, ok := ownerOf(o); ok {
 		t.keys.keep(key, nil)
 		t.again(key)
@@ -202,7 +202,7 @@ const adapterLabel = "inference.networking.k8s.io/bbr-managed"
 
 // sources are what has to be followed now: what configurations are made of, what was made of them, and what is beside them
 // in their namespaces.
-func (t *term) sources(ctx context.Context) []watched {
+func (t *turn) sources(ctx context.Context) []watched {
 	if !t.definitions.whole() {
 		return nil
 	}
@@ -235,7 +235,7 @@ func (t *term) sources(ctx context.Context) []watched {
 
 // kinds are those that plans have objects of and the API server knows. Of one that it knows in two versions the first
 // counts, since both have the same objects.
-func (t *term) kinds() []kind {
+func (t *turn) kinds() []kind {
 	var list []kind
 	for _, k := range madeKinds() {
 		if t.definitions.knows(k) && !slices.ContainsFunc(list, func(m kind) bool { return m.plural() == k.plural() }) {
@@ -246,7 +246,7 @@ func (t *term) kinds() []kind {
 }
 
 // again has a configuration looked at, together with what else changes in the next moment.
-func (t *term) again(key types.NamespacedName) {
+func (t *turn) again(key types.NamespacedName) {
 	t.mu.Lock()
 	wait := min(max(together, share*t.took[key]), patience)
 	t.mu.Unlock()
@@ -254,14 +254,14 @@ func (t *term) again(key types.NamespacedName) {
 }
 
 // everyone has all configurations looked at, and those that are gone and left something.
-func (t *term) everyone(ctx context.Context) {
+func (t *turn) everyone(ctx context.Context) {
 	for _, key := range t.known(ctx, "") {
 		t.again(key)
 	}
 }
 
 // known are the configurations of a namespace, of all where it is empty.
-func (t *term) known(ctx context.Context, namespace string) []types.NamespacedName {
+func (t *turn) known(ctx context.Context, namespace string) []types.NamespacedName {
 	var list v1alpha1.InferenceGatewayConfigList
 	if err := t.feeds.list(ctx, t.configs(), &list, client.InNamespace(namespace)); err != nil {
 		return nil // whoever reads them first is told of each
@@ -273,35 +273,35 @@ func (t *term) known(ctx context.Context, namespace string) []types.NamespacedNa
 	return keys
 }
 
-func (t *term) configChanged(o client.Object) {
+func (t *turn) configChanged(o client.Object) {
 	t.again(client.ObjectKeyFromObject(o))
 	t.look() // its namespace may be new
 }
 
 // documentChanged: something is different in a namespace that configurations there may depend on.
-func (t *term) documentChanged(o client.Object) {
+func (t *turn) documentChanged(o client.Object) {
 	for _, key := range t.known(context.Background(), o.GetNamespace()) {
 		t.again(key)
 	}
 }
 
 // policyChanged: a policy may be for a configuration that isn't there, and has to be told so.
-func (t *term) policyChanged(o client.Object) {
+func (t *turn) policyChanged(o client.Object) {
 	t.documentChanged(o)
 	if p, ok := o.(*v1alpha1.GatewayPolicy); ok {
 		t.again(types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.TargetRef.Name})
 	}
 }
 
-func (t *term) madeChanged(o client.Object) {
+func (t *turn) madeChanged(o client.Object) {
 	if key, ok := ownerOf(o); ok {
 		t.again(key)
 	}
 }
 
-func (t *term) madeGone(k kind) func(client.Object) {
+func (t *turn) madeGone(k kind) func(client.Object) {
 	return func(o client.Object) {
-		t.ledger.forget(objectKey{k.Kind, o.GetNamespace(), o.GetName()})
+		t.memo.forget(objectKey{k.Kind, o.GetNamespace(), o.GetName()})
 		t.madeChanged(o)
 	}
 }

@@ -11,9 +11,9 @@ import (
 )
 
 // What was applied counts as there until someone has changed it: as far as a feed tells, which may be behind.
-func TestLedger(t *testing.T) {
+func TestMemo(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := newLedger(func() time.Time { return now })
+	l := newMemo(func() time.Time { return now })
 	want := new(unstructured.Unstructured)
 	want.SetKind("HTTPRoute")
 	want.SetNamespace("models")
