@@ -73,7 +73,7 @@ func (t *turn) strangers(ctx context.Context, list []*unstructured.Unstructured)
 		m := new(metav1.PartialObjectMetadata)
 		m.SetGroupVersionKind(u.GroupVersionKind())
 		switch err := t.client.Get(ctx, client.ObjectKeyFromObject(u), m); {
-		case apierrors.IsNotFound(err):
+		case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // without force nothing is taken from anyone either
 			return nil
 		case err != nil:
 			return fmt.Errorf("cannot find out whether there is %s: %w", keyOf(u), err)
