@@ -43,6 +43,9 @@ const leaseName = translate.Controller
 type ControlOptions struct {
 	// Settings are the installation's, with its image.
 	Settings translate.Settings
+	// ClassOwner is the controllerName of the GatewayClass in Settings, where that is to be made if it isn't there; empty
+	// where somebody else makes it.
+	ClassOwner string
 	// Identity tells this replica from the others.
 	Identity string
 	// Now is the time of day, by which certificates are made and conditions change.
@@ -79,6 +82,9 @@ func NewController(config *rest.Config, o ControlOptions) (*Controller, error) {
 	}
 	if o.Lease == 0 {
 		o.Lease = 15 * time.Second
+	}
+	if o.Settings.GatewayClass == "" {
+		o.Settings.GatewayClass = translate.DefaultGatewayClass
 	}
 	if o.Ask == 0 {
 		o.Ask = 15 * time.Second
@@ -129,6 +135,7 @@ func mapper(more ...kind) meta.RESTMapper {
 		add(k, meta.RESTScopeNamespace)
 	}
 	add(definitionKind(), meta.RESTScopeRoot)
+	add(classKind(), meta.RESTScopeRoot)
 	add(of("", "v1", "Namespace", "namespaces"), meta.RESTScopeRoot)
 	add(kind{authorizationv1.SchemeGroupVersion.WithKind("SelfSubjectAccessReview"), "selfsubjectaccessreviews"}, meta.RESTScopeRoot)
 	return m

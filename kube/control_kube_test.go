@@ -170,8 +170,10 @@ type stage struct {
 type script struct {
 	as       string // whom it is impersonated as
 	identity string
-	settings func(*translate.Settings)
-	lease    time.Duration
+	// classOwner is whose GatewayClass is made; nobody's if it is empty.
+	classOwner string
+	settings   func(*translate.Settings)
+	lease      time.Duration
 }
 
 // newStage makes two namespaces, and starts nothing.
@@ -204,7 +206,7 @@ func (g *stage) play(o script) {
 		o.lease = 8 * time.Second
 	}
 	var err error
-	g.Controller, err = NewController(config, ControlOptions{Settings: settings, Identity: o.identity, Lease: o.lease, Ask: time.Second,
+	g.Controller, err = NewController(config, ControlOptions{Settings: settings, ClassOwner: o.classOwner, Identity: o.identity, Lease: o.lease, Ask: time.Second,
 		Now: func() time.Time { return time.Now().Add(time.Duration(g.clock.Load())) },
 		Log: slog.New(slog.NewTextHandler(g.log, nil)), Registerer: prometheus.NewRegistry()})
 	need(g.t, err)

@@ -49,6 +49,7 @@ func TestController(t *testing.T) {
 		{"killed", (*stage).isKilledInTheMiddle}, {"unread", (*stage).takesNothingForAbsent}, {"two", (*stage).sharesItsTurn}, {"gone", (*stage).outlastsTheAPIServer}, {"topology", (*stage).handsOver},
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
+		{"classes", (*stage).keepsAClass},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}

@@ -30,7 +30,7 @@ func rights() (cluster, own []rbacv1.PolicyRule) {
 		rule("events.k8s.io", []string{"events"}, "create", "patch"),
 		rule(groupDefinitions, []string{definitionKind().resource}, look...),
 		rule("discovery.k8s.io", []string{"endpointslices"}, look...), // pickers that pools name
-		rule(groupGateway, []string{"gatewayclasses"}, look...),
+		rule(groupGateway, []string{classKind().resource}, append(look, "create")...),
 		rule(poolv1.GroupName, []string{"inferencepools/status"}, "get", "patch"),
 	)
 	cluster = append(cluster, definitionStatus())

@@ -45,6 +45,7 @@ type turn struct {
 	asker       *asker
 	teller      *teller
 	queue       workqueue.TypedRateLimitingInterface[types.NamespacedName]
+	class       class
 	// nudge asks for a look at kinds and rights.
 	nudge chan struct{}
 
@@ -130,6 +131,7 @@ func (t *turn) keepLooking(ctx context.Context) {
 			checked = true
 			t.preflight(ctx)
 		}
+		t.keepClass(ctx, changed)
 		if t.feeds.follow(ctx, t.sources(ctx)) || changed {
 			t.everyone(ctx)
 		}

@@ -26,6 +26,7 @@ import (
 type controlOptions struct {
 	settings            translate.Settings
 	kubeconfig          string
+	classOwner          string
 	admin, listen       string
 	logLevel, logFormat string
 	lease, ask          time.Duration
@@ -64,6 +65,7 @@ func controlFlags(f *pflag.FlagSet, o *controlOptions) {
 	f.StringVar(&s.SystemNamespace, "system-namespace", translate.DefaultSystemNamespace, "`NAMESPACE` of Gateways, of body-based routers, of the controller's Lease and of the authorities that sign certificates")
 	f.StringVar(&s.EnvoyNamespace, "envoy-namespace", "", "`NAMESPACE` where Envoy Gateway runs Envoys; empty: the one of --system-namespace")
 	f.StringVar(&s.GatewayClass, "gateway-class", translate.DefaultGatewayClass, "`CLASS` of the Gateways that are made")
+	f.StringVar(&o.classOwner, "gateway-class-controller", "", "`NAME` that the Envoy Gateway of this class calls itself, to have the class made where there is none; empty: it is made by somebody else")
 	f.BoolVar(&s.Extension, "extension", false, "the Envoy Gateway of this class asks this controller about InferencePools: its extensionManager names it; no Gateway is called programmed without")
 	f.StringVar(&o.listen, "extension-listen", ":9443", "with --extension, `ADDR` to serve Envoy Gateway and its Envoys on; they find it by the Service inference-gateway-extension in --system-namespace, at the same port")
 	f.StringVar(&s.EnvoyImage, "envoy-image", "", "`IMAGE` of Envoy; empty: Envoy Gateway's own choice")
@@ -127,7 +129,7 @@ func control(ctx context.Context, o *controlOptions, out, errOut io.Writer) erro
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	c, err := kube.NewController(server, kube.ControlOptions{Settings: o.settings, Identity: o.identity, Now: time.Now, Log: log, Registerer: registry, Lease: o.lease, Ask: o.ask})
+	c, err := kube.NewController(server, kube.ControlOptions{Settings: o.settings, ClassOwner: o.classOwner, Identity: o.identity, Now: time.Now, Log: log, Registerer: registry, Lease: o.lease, Ask: o.ask})
 	if err != nil {
 		return err
 	}

@@ -144,7 +144,7 @@ func TestChartsDefinitions(t *testing.T) {
 func TestCopiesOfTheChart(t *testing.T) {
 	const head = "# Made from deploy/chart by go test -tags kube ./test/apiserver -run TestCopiesOfTheChart -rewrite.\n"
 	made(t, "../../deploy/kustomize/base/controller.yaml", head+rendered(t, "--set", "crds.install=false"))
-	notes, errOut, ok := helm(t, "install", "sluice", chartFolder, "--namespace", chartNamespace, "--dry-run=server", "--set", "gatewayClass.create=false", "--take-ownership")
+	notes, errOut, ok := helm(t, "install", "sluice", chartFolder, "--namespace", chartNamespace, "--dry-run=server", "--take-ownership")
 	if !ok {
 		t.Fatal(errOut)
 	}
@@ -256,14 +256,8 @@ func TestHelm(t *testing.T) {
 			t.Errorf("got %d replicas, want %d", got, want)
 		}
 	}
-	// Before Envoy Gateway has brought Gateway API, nothing is installed by halves.
-	known := !strings.Contains(kubectl(t, "", "get", "gatewayclasses"), "doesn't have a resource type")
-	_, errOut, ok := helm(t, "install", "sluice", chartFolder, "--namespace", chartNamespace, "--take-ownership", "--dry-run=server")
-	if ok != known || !known && !strings.Contains(errOut, "install Envoy Gateway first") {
-		t.Errorf("with Gateway API %t: got %t, %s", known, ok, errOut)
-	}
 	// The definitions of these tests are those that someone else has installed.
-	_, errOut, ok = helm(t, "install", "sluice", chartFolder, "--namespace", chartNamespace, "--create-namespace", "--set", "gatewayClass.create=false")
+	_, errOut, ok := helm(t, "install", "sluice", chartFolder, "--namespace", chartNamespace, "--create-namespace")
 	if ok || !strings.Contains(errOut, "cannot be imported into the current release") {
 		t.Errorf("got %t, %s, want a refusal of definitions that are there", ok, errOut)
 	}
@@ -274,7 +268,7 @@ func TestHelm(t *testing.T) {
 		}
 	}
 	older := olderChart(t)
-	run("kubectl sluice doctor", "install", "sluice", older, "--create-namespace", "--take-ownership", "--set", "gatewayClass.create=false")
+	run("kubectl sluice doctor", "install", "sluice", older, "--create-namespace", "--take-ownership")
 	replicas(2)
 	ramps(false)
 	run("", "upgrade", "sluice", chartFolder, "--reset-then-reuse-values", "--set", "controller.replicas=3")
@@ -285,7 +279,7 @@ func TestHelm(t *testing.T) {
 	ramps(false)
 	run("is false", "upgrade", "sluice", chartFolder, "--set", "inferenceGateway.enabled=false")
 	gone(t, named("apps/v1", "Deployment", "inference-gateway-controller"))
-	run("", "upgrade", "sluice", chartFolder, "--set", "gatewayClass.create=false") // Helm can't go back to what it has kept
+	run("", "upgrade", "sluice", chartFolder, "--reset-values") // Helm can't go back to what it has kept
 	replicas(2)
 	ramps(true)
 	run("kept due to the resource policy", "uninstall", "sluice")
