@@ -1,7 +1,8 @@
 # Everything needs Go and a C compiler (the race detector uses cgo); `make test`
 # also needs Python 3.11 or newer with its venv module, and Chromium, which it
-# installs where it may (as root, with apt). Nothing else is installed by hand:
-# tools come from go.mod, Python packages from e2e/requirements*.txt.
+# installs where it may (as root, with apt). `make e2e` and `make test-kube` take
+# root. Nothing else is installed by hand: tools come from go.mod, Python packages
+# from e2e/requirements*.txt.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -14,7 +15,7 @@ PLATFORMS ?= linux/amd64,linux/arm64
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds images test test-doors test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-python needs-chromium
+.PHONY: help build check vet format staticcheck unit fuzz-seeds cluster cluster-down e2e images test test-doors test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-chromium needs-cluster needs-python
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +38,7 @@ check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and
 
 vet:
 	$(GO) vet $(PACKAGES)
-	@for tag in doors vllm peers dataplane; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
+	@for tag in doors vllm peers dataplane cluster; do echo "$(GO) vet -tags $$tag ./e2e/"; $(GO) vet -tags $$tag ./e2e/; done
 	$(GO) vet -tags kube ./test/apiserver/ ./translate/ ./kube/
 	$(GO) vet -C test/cluster/tools/image .
 
@@ -47,7 +48,7 @@ format:
 
 staticcheck:
 	$(GO) tool staticcheck $(PACKAGES)
-	@for tag in doors vllm peers dataplane; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
+	@for tag in doors vllm peers dataplane cluster; do echo "$(GO) tool staticcheck -tags $$tag ./e2e/"; $(GO) tool staticcheck -tags $$tag ./e2e/; done
 	$(GO) tool staticcheck -tags kube ./test/apiserver/ ./translate/ ./kube/
 
 unit:
@@ -60,7 +61,17 @@ fuzz-seeds: ## every fuzz target over its seeds and found inputs
 test-doors: needs-cc needs-python needs-chromium ## the gateway with both front doors, one of them Envoy, between real llama.cpp servers and the real OpenAI client, the console in Chromium
 	$(GO) test -tags doors -count 1 -timeout 20m -v ./e2e/
 
-test: ## everything that has to hold: check, the fuzz seeds, test-doors
+# The first run builds a Kubernetes from Go modules into the user's cache: a quarter of an hour on two cores. It needs Linux, root and 4 GB of memory.
+e2e: needs-python needs-cluster ## the gateway in a real Kubernetes, with Envoy Gateway, and simulated and real model servers in pods
+	$(GO) test -tags cluster -count 1 -timeout 20m -v ./e2e/
+
+cluster: needs-python needs-cluster ## start that Kubernetes and leave it running, for looking around (test/cluster/README.md)
+	SLUICE_E2E_KEEP=yes $(GO) test -tags cluster -count 1 -run '^$$' ./e2e/
+
+cluster-down: ## end it
+	test/cluster/down.sh
+
+test: ## everything that has to hold without a cluster: check, the fuzz seeds, test-doors
 	@echo "== check: vet, gofmt, staticcheck, unit and architecture tests"
 	@$(MAKE) --no-print-directory check
 	@echo "== fuzz seeds"
@@ -126,3 +137,8 @@ needs-chromium:
 		fi; \
 		found >/dev/null || { echo "no Chromium found: install it (on Debian the package chromium), or name one in SLUICE_E2E_CHROMIUM" >&2; exit 1; }; \
 	fi
+
+# Root installs what Debian has of what is missing; the rest is said.
+needs-cluster:
+	@test/cluster/needs.sh
+	@test/cluster/build.sh >/dev/null

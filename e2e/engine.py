@@ -5,11 +5,13 @@
 Prints one line `engine: ready on 127.0.0.1:PORT` when it answers. The parent
 keeps the other end of standard input; when the parent goes, however it goes,
 that end closes and the engine with it, so a broken test run leaves nothing.
+In a pod, which has no standard input, it runs --until-told, and on --host 0.0.0.0.
 """
 
 import argparse
 import os
 import pathlib
+import signal
 import sys
 import threading
 
@@ -18,7 +20,9 @@ import xllamacpp
 
 def arguments():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free port")
+    parser.add_argument("--until-told", action="store_true", help="end at SIGTERM, not with standard input")
     parser.add_argument("--alias", default="tiny", help="the model's name for clients")
     parser.add_argument("--slots", type=int, default=4, help="requests served at once")
     parser.add_argument("--context", type=int, default=8192, help="tokens of each slot")
@@ -31,7 +35,7 @@ def parameters(args):
     p = xllamacpp.CommonParams()
     p.model.path = args.model
     p.model_alias = {args.alias}
-    p.hostnames = ["127.0.0.1"]
+    p.hostnames = [args.host]
     p.port = args.port
     p.n_parallel = args.slots
     p.n_ctx = args.context * args.slots
@@ -60,8 +64,11 @@ def end_with_parent():
 
 def main():
     args = arguments()
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    if not args.until_told:
+        threading.Thread(target=end_with_parent, daemon=True).start()
     server = xllamacpp.Server(parameters(args))
+    # The first process of a pod is not ended by a signal that it doesn't handle.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     address = server.listening_address.removeprefix("http://")
     print(f"engine: ready on {address}", flush=True)
     threading.Event().wait()

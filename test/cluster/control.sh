@@ -3,22 +3,37 @@
 # host name namespaces of its own, which have no way out. Needs root. down.sh ends it; inside.sh runs a command in it.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+"$here/needs.sh" control
 bin=$("$here/build.sh" etcd kube-apiserver kubectl kube-controller-manager kube-scheduler pause)
 
 # namespaces makes them, with the node's address on a bridge. Their first process holds them: when it ends, all in them ends.
 namespaces() {
-	[[ ! -f $state/holder ]] || ! kill -0 "$(cat "$state/holder")" 2>/dev/null || fail "start a cluster" "one runs already: test/cluster/down.sh ends it"
-	mkdir -p "$state/pid" "$state/log" "$state/sysctl"
-	setsid unshare -n -m -p -u --fork --kill-child --mount-proc --propagation private "$bin/pause" </dev/null >/dev/null 2>&1 &
-	local parent=$! holder=
-	until_child() { holder=$(pgrep -P "$parent"); }
+	mkdir -p "$state"
+	exec 8>"$state/lock"
+	flock 8 # two that start at a time must not take each other for what was left behind
+	! runs || fail "start a cluster" "one runs already in $state: test/cluster/down.sh ends it"
+	"$here/down.sh" # what one that was killed left behind
+	rm -rf "$state/log"
+	mkdir -p "$state"/{pid,log,sysctl,kubelet,containerd}
+	# It says its number before there is anything to end, so that nothing stays when this script is killed right here.
+	SLUICE_CLUSTER=$state setsid sh -c 'echo $$ >"$0/parent"; exec unshare -n -m -p -u --fork --kill-child --mount-proc --propagation private "$1"' \
+		"$state" "$bin/pause" </dev/null >/dev/null 2>&1 8>&- &
+	local holder=
+	until_child() { holder=$(pgrep -P "$(cat "$state/parent")" -x pause); }
 	until_true "make namespaces" 10 until_child
 	until_child
 	echo "$holder" >"$state/holder"
+	exec 8>&-
 	inside sh -ec "
 		hostname node1
 		mount --make-rshared /
-		mount -t tmpfs tmpfs /run; mkdir -p /run/netns /run/lock
+		mount -t tmpfs tmpfs /run; mkdir -p /run/netns /run/lock $sockets
+		# What kubelet and CNI insist on writing to /var is seen inside alone.
+		mount -t tmpfs tmpfs /var/log
+		mkdir -p $sockets/state $sockets/lib/new $sockets/lib/work
+		mount --bind $state $sockets/state
+		mount -t overlay overlay -o lowerdir=/var/lib,upperdir=$sockets/lib/new,workdir=$sockets/lib/work /var/lib
+		mount --bind $sockets/state $state # which may be below
 		# kubelet insists on machine-wide settings: it gets files of its own instead, in a tmpfs, since otherwise they count as a disk.
 		mount -t tmpfs tmpfs $state/sysctl
 		while read k v; do
@@ -46,7 +61,7 @@ namespaces() {
 # certificate makes one for a subject, with other names where there are any.
 certificate() {
 	local name=$1 subject=$2 others=${3:-}
-	openssl req -new -newkey rsa:2048 -nodes -keyout "$name.key" -subj "$subject" -out "$name.csr" 2>/dev/null
+	openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$name.key" -subj "$subject" -out "$name.csr" 2>/dev/null
 	printf '%s\nextendedKeyUsage=serverAuth,clientAuth\nkeyUsage=digitalSignature,keyEncipherment\n' "${others:+subjectAltName=$others}" >"$name.ext"
 	openssl x509 -req -in "$name.csr" -CA ca.crt -CAkey ca.key -CAcreateserial -days 3650 -extfile "$name.ext" -out "$name.crt" 2>/dev/null
 	rm "$name.csr" "$name.ext"
@@ -57,10 +72,10 @@ certificates() {
 	mkdir -p "$state/pki"
 	cd "$state/pki"
 	[[ ! -f done ]] || return 0
-	openssl genrsa -out ca.key 2048 2>/dev/null
+	openssl ecparam -name prime256v1 -genkey -noout -out ca.key
 	openssl req -x509 -new -nodes -key ca.key -subj "/CN=kube-ca" -days 3650 -out ca.crt 2>/dev/null
-	openssl genrsa -out sa.key 2048 2>/dev/null
-	openssl rsa -in sa.key -pubout -out sa.pub 2>/dev/null
+	openssl ecparam -name prime256v1 -genkey -noout -out sa.key
+	openssl ec -in sa.key -pubout -out sa.pub 2>/dev/null
 	certificate apiserver "/CN=kube-apiserver" "DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc,DNS:kubernetes.default.svc.cluster.local,DNS:localhost,IP:127.0.0.1,IP:$node_ip,IP:10.96.0.1"
 	certificate admin "/O=system:masters/CN=admin"
 	certificate controller-manager "/CN=system:kube-controller-manager"
@@ -97,17 +112,13 @@ control_plane() {
 	until_true "start the API server" 120 inside "$bin/kubectl" get --raw /readyz
 	start controller-manager "$bin/kube-controller-manager" $(kubeconfigs controller-manager) --leader-elect=false --use-service-account-credentials \
 		--service-account-private-key-file "$pki/sa.key" --root-ca-file "$pki/ca.crt" --cluster-signing-cert-file "$pki/ca.crt" --cluster-signing-key-file "$pki/ca.key" \
-		"--controllers=*,-node-ipam-controller" --profiling=false
-	start scheduler "$bin/kube-scheduler" $(kubeconfigs scheduler) --leader-elect=false --profiling=false
+		"--controllers=*,-node-ipam-controller" --kube-api-qps 200 --kube-api-burst 400 --profiling=false
+	start scheduler "$bin/kube-scheduler" $(kubeconfigs scheduler) --leader-elect=false --kube-api-qps 200 --kube-api-burst 400 --profiling=false
 	until_true "start the controllers" 120 inside "$bin/kubectl" -n default get serviceaccount default
 }
 
 kubeconfigs() { echo "--kubeconfig $state/$1.kubeconfig --authentication-kubeconfig $state/$1.kubeconfig --authorization-kubeconfig $state/$1.kubeconfig"; }
 
-[[ $(id -u) == 0 ]] || fail "start a cluster" "namespaces need root"
-for program in nsenter unshare ip openssl pgrep; do
-	command -v $program >/dev/null || fail "start a cluster" "$program is not installed (on Debian: util-linux iproute2 openssl procps)"
-done
 began=$SECONDS
 namespaces
 (certificates)

@@ -6,12 +6,19 @@ node_ip=10.10.0.1
 pod_cidr=10.244.0.0/24
 service_cidr=10.96.0.0/16
 dns_ip=10.96.0.10
-export KUBECONFIG=$state/admin.kubeconfig
+sockets=/run/sluice # inside, in a tmpfs of the cluster's own
+registry=cluster.test # is before the name of every image; nobody fetches from it
+cgroup=sluice-$(printf '%s' "$state" | sha256sum | cut -c1-8) # of this cluster's pods
+export KUBECONFIG=$state/admin.kubeconfig KUBECACHEDIR=$state/tools HELM_CACHE_HOME=$state/tools HELM_CONFIG_HOME=$state/tools HELM_DATA_HOME=$state/tools
 
 say() { echo "$*" >&2; }
 fail() { say "cannot $1: $2"; exit 1; }
 # inside runs a command in the cluster's own network, mount, process and host name namespaces.
 inside() { nsenter -t "$(cat "$state/holder")" -n -m -p -u "$@"; }
+# ours tells whether a process is this cluster's: after a restart of the machine its number may be another's.
+ours() { grep -qzxF "SLUICE_CLUSTER=$state" "/proc/$1/environ" 2>/dev/null; }
+# runs tells whether the cluster does.
+runs() { [[ -f $state/holder ]] && ours "$(cat "$state/holder")"; }
 # start leaves a program running inside, with its log in state/log.
 start() {
 	local name=$1
@@ -30,3 +37,5 @@ until_true() {
 		sleep 0.1
 	done
 }
+# module is the folder in which Go keeps a module that tools/PART requires, in the version that stands there.
+module() { (cd "$here/tools/$1" && go mod download -json "$2") | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'; }
