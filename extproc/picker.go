@@ -108,8 +108,8 @@ func (p *Picker) desc() *grpc.ServiceDesc {
 func (p *Picker) process(g grpc.ServerStream) (err error) {
 	s := &stream{p: p, grpc: g, set: p.settings.Load()}
 	p.metrics.open.Inc()
+	defer p.metrics.open.Dec() // last: what is open is still counted
 	defer func() {
-		p.metrics.open.Dec()
 		if r := recover(); r != nil {
 			p.log.LogAttrs(context.Background(), slog.LevelError, "a request has met a fault of the gateway's own",
 				slog.String(front.WireRequestID, s.req.ID), slog.String("stack", string(debug.Stack())))

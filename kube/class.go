@@ -22,7 +22,7 @@ type class struct {
 }
 
 // keepClass has the GatewayClass made where it is not known to be there, or the kinds have changed.
-func (t *term) keepClass(ctx context.Context, changed bool) {
+func (t *turn) keepClass(ctx context.Context, changed bool) {
 	if t.class.there && !changed {
 		return
 	}
@@ -37,7 +37,7 @@ func (t *term) keepClass(ctx context.Context, changed bool) {
 // makeClass makes the GatewayClass where there is none, as soon as the API server knows the kind, and reports whether there
 // is one. One that is there stays as it is, whosever it is, and nothing ever deletes it: Envoy Gateway ends all Envoys of a
 // class that goes, and a chart that made it would take it along.
-func (t *term) makeClass(ctx context.Context) (there bool, err error) {
+func (t *turn) makeClass(ctx context.Context) (there bool, err error) {
 	name, owner := t.options.Settings.GatewayClass, t.options.ClassOwner
 	if owner == "" || !t.definitions.knows(classKind()) {
 		return owner == "", nil
