@@ -224,7 +224,8 @@ func poolSelector(s *metav1.LabelSelector) (labels map[poolv1.LabelKey]poolv1.La
 	return labels, whole
 }
 
-// asking plans which picker Envoy asks, of which routes.
+// asking plans which picker Envoy asks, of which routes. Behind a body-based router each scheduler's own is asked by its pool's
+// endpointPickerRef: a policy's filter isn't made for requests that come to a route by way of another.
 func (b *builder) asking() {
 	ns := b.config.Namespace
 	if b.topology == v1alpha1.TopologyFused || !b.selects() {
@@ -242,14 +243,11 @@ func (b *builder) asking() {
 				service = schedulerOf(s.Name)
 			}
 		}
-		b.ask(name, "", targets, serviceRef{Kind: "Service", Name: service, Port: portPick})
+		b.ask(name, targets, serviceRef{Kind: "Service", Name: service, Port: portPick})
 		return
 	}
 	router := serviceRef{Kind: "Service", Name: routerOf(b.config.Name), Namespace: b.s.SystemNamespace, Port: portPick}
-	b.ask(selectOf(b.config.Name), "", []string{healthOf(b.config.Name), selectOf(b.config.Name)}, router)
-	for _, s := range b.served() {
-		b.ask(s.Name, s.Name, []string{s.Name}, serviceRef{Kind: "Service", Name: schedulerOf(s.Name), Port: portPick})
-	}
+	b.ask(selectOf(b.config.Name), []string{healthOf(b.config.Name), selectOf(b.config.Name)}, router)
 	if ns != b.s.SystemNamespace {
 		grant := &gatewayv1beta1.ReferenceGrant{ObjectMeta: b.meta(b.s.SystemNamespace, routerOf(b.config.Name), "")}
 		name := gatewayv1.ObjectName(router.Name)
@@ -261,8 +259,8 @@ func (b *builder) asking() {
 
 // ask has Envoy hold a body and ask a picker about it. It is asked about the answer's headers, too, and not shown its body:
 // so the stream ends with the request.
-func (b *builder) ask(name, scheduler string, routes []string, to serviceRef) {
-	p := &envoyExtensionPolicy{ObjectMeta: b.meta(b.config.Namespace, name, scheduler)}
+func (b *builder) ask(name string, routes []string, to serviceRef) {
+	p := &envoyExtensionPolicy{ObjectMeta: b.meta(b.config.Namespace, name, "")}
 	slices.Sort(routes)
 	for _, r := range routes {
 		if b.others("HTTPRoute", b.config.Namespace, r) {

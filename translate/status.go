@@ -105,7 +105,7 @@ func (b *builder) checkName(name string) {
 	}
 	kinds := []Owned{{Kind: "HTTPRoute", Name: name}, {Kind: "InferencePool", Name: name}, {Kind: "Service", Name: schedulerOf(name)}}
 	if b.topology == v1alpha1.TopologySplit {
-		kinds = append(kinds, Owned{Kind: "Deployment", Name: schedulerOf(name)}, Owned{Kind: "EnvoyExtensionPolicy", Name: name})
+		kinds = append(kinds, Owned{Kind: "Deployment", Name: schedulerOf(name)})
 	}
 	for _, o := range kinds {
 		if b.others(o.Kind, b.config.Namespace, o.Name) {

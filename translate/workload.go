@@ -424,7 +424,8 @@ func (b *builder) trust(w *workload, services []string, cert Certificate) {
 	}
 }
 
-// wall lets in whom a workload is for: Envoys of this gateway, or clients; its peers; readers of metrics, and the controller.
+// wall lets in whom a workload is for: Envoys of Envoy Gateway, of any Gateway, since routes of all may send to pools, if they show
+// the certificate that only the right ones have; or clients; its peers; readers of metrics, and the controller.
 func (b *builder) wall(w *workload, selector map[string]string) {
 	inNamespace := func(name string) *metav1.LabelSelector {
 		return &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: name}}
@@ -435,7 +436,7 @@ func (b *builder) wall(w *workload, selector map[string]string) {
 	}
 	rules := []networkingv1.NetworkPolicyIngressRule{open(w.portName)}
 	if w.secure {
-		rules[0].From = []networkingv1.NetworkPolicyPeer{{NamespaceSelector: inNamespace(b.s.EnvoyNamespace), PodSelector: &metav1.LabelSelector{MatchLabels: b.envoys()}}}
+		rules[0].From = []networkingv1.NetworkPolicyPeer{{NamespaceSelector: inNamespace(b.s.EnvoyNamespace), PodSelector: &metav1.LabelSelector{MatchLabels: proxies()}}}
 	}
 	if w.peers {
 		rules = append(rules, open("peers", networkingv1.NetworkPolicyPeer{PodSelector: &metav1.LabelSelector{MatchLabels: selector}}))
@@ -454,6 +455,11 @@ func (b *builder) wall(w *workload, selector map[string]string) {
 	rules = append(rules, admin)
 	b.add("networking.k8s.io/v1", "NetworkPolicy", &networkingv1.NetworkPolicy{ObjectMeta: b.meta(w.namespace, w.name, w.scheduler), Spec: networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: selector}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeIngress}, Ingress: rules}})
+}
+
+// proxies are the labels of all Envoys that Envoy Gateway runs.
+func proxies() map[string]string {
+	return map[string]string{LabelManagedBy: "envoy-gateway", "app.kubernetes.io/component": "proxy"}
 }
 
 // envoys are the labels of this gateway's Envoys. A name too long for a label stands in none.
