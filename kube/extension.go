@@ -253,7 +253,7 @@ func (e *Extension) translate(ctx context.Context, q *translateRequest) (*transl
 // failed says what went wrong here, too: Envoy Gateway keeps what it had, and says so where few look.
 func (e *Extension) failed(err error) error {
 	e.options.Log.Error("an Envoy stays as it was configured", "error", err)
-	return status.Error(codes.Internal, err.Error())
+	return status.Error(codes.Unavailable, err.Error()) // which it tries again a few times
 }
 
 // readAtOnce bounds requests to the API server.
@@ -277,7 +277,7 @@ func (e *Extension) read(ctx context.Context, q *translateRequest) (map[types.Na
 		reads.Go(func() {
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			err := e.api.Get(ctx, key, into)
+			err := patiently(ctx, func() error { return e.api.Get(ctx, key, into) })
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -305,6 +305,22 @@ func (e *Extension) read(ctx context.Context, q *translateRequest) (map[types.Na
 	}
 	reads.Wait()
 	return routes, shown, errors.Join(faults...)
+}
+
+// patiently tries to read for a while: Envoy Gateway keeps what it had where a call fails, and does not call again because of
+// that.
+func patiently(ctx context.Context, read func() error) error {
+	var err error
+	for pause := range 5 {
+		if err = read(); err == nil || apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || ctx.Err() != nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(pause+1) * 400 * time.Millisecond):
+		}
+	}
+	return err
 }
 
 // named are the HTTPRoutes with pools, and the configurations that pools of ours belong to.

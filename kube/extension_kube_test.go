@@ -3,6 +3,8 @@
 package kube
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,9 +16,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	poolv1 "sigs.k8s.io/gateway-api-inference-extension/api/v1"
+
+	"github.com/sluice-gateway/sluice/translate"
 )
 
 // The messages here have the numbers and types of Envoy Gateway's own, and the service its names.
@@ -117,8 +122,8 @@ func TestExtension(t *testing.T) {
 	r.model("a2", "a", "127.0.0.12", 8000, 8001)
 	r.model("b1", "b", "127.0.0.21", 8000)
 	r.model("c1", "h2c", "127.0.0.31", 8000)
-	stopSecond := r.picker("second", 9502, false)
-	r.picker("first", 9501, true)
+	stopSecond := r.picker(&testPicker{name: "second"}, 9502, nil)
+	r.picker(&testPicker{name: "first"}, 9501, selfSigned())
 	one, two := ", failureMode: FailClose}\n  targetPorts: [{number: 8000}]", "}\n  targetPorts: [{number: 8000}, {number: 8001}]"
 	r.apply(gatewayDocs)
 	for _, doc := range []string{
@@ -205,6 +210,31 @@ spec:
 `)
 		r.until(t, by("127.0.0.11:8000"), "/stolen/x", "x-want", "127.0.0.11:8000")
 	})
+	t.Run("rules, ports, hosts and Gateways", func(t *testing.T) {
+		r.apply(strings.NewReplacer("name: gw", "name: second", "8888", "8889").Replace(gatewayDocs))
+		r.apply(`
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: many, namespace: models}
+spec:
+  parentRefs: [{name: gw}, {name: second}]
+  hostnames: [many.example.com]
+  rules:
+  - {matches: [{path: {value: /one}}, {headers: [{name: x-rule, value: one}]}], backendRefs: [` + backend("a", ", port: 80") + `]}
+  - {matches: [{path: {value: /two}}], backendRefs: [` + backend("b", ", port: 8000") + `]}
+`)
+		for _, at := range []string{"127.0.0.1:8888", "127.0.0.1:8889"} {
+			r.until(t, by("127.0.0.11:8000"), at+"/one", "Host", "many.example.com", "x-want", "127.0.0.11:8000")
+			r.until(t, by("127.0.0.12:8000"), at+"/else", "Host", "many.example.com", "x-want", "127.0.0.12:8000", "x-rule", "one")
+			r.until(t, by("127.0.0.21:8000"), at+"/two", "Host", "many.example.com", "x-want", "127.0.0.21:8000")
+		}
+		r.eventually(t, "both Gateways are parents of b", func() bool {
+			pool := new(poolv1.InferencePool)
+			must(t, r.client.Get(t.Context(), inModels("b"), pool))
+			return len(pool.Status.Parents) == 2
+		})
+	})
+	t.Run("a pool of ours", func(t *testing.T) { r.ownPool(t) })
 	t.Run("long answers and long waits", func(t *testing.T) {
 		for _, path := range []string{"/a/slow/32", "/b/slow/32"} {
 			t.Run(path[1:2], func(t *testing.T) {
@@ -337,4 +367,76 @@ func (r *gatewayRig) get(t *testing.T, pod string) client.Object {
 	o := new(corev1.Pod)
 	must(t, r.client.Get(t.Context(), inModels(pod), o))
 	return o
+}
+
+// ownPool shows a pool of a plan: its picker asks for a certificate. By a route of someone's, whose listener holds little of a
+// body, and behind a body-based router that a policy asks, in a listener that holds all of it.
+func (r *gatewayRig) ownPool(t *testing.T) {
+	t.Helper()
+	root, err := newSigner(time.Now(), time.Hour)
+	must(t, err)
+	server, err := root.issue([]string{"own-epp.models.svc"}, "picker", time.Now())
+	must(t, err)
+	shown, err := root.issue(nil, "envoy", time.Now())
+	must(t, err)
+	bundle := authority{[]signer{root}}.bundle()
+	must(t, r.client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "envoy-gateway-system", Name: translate.EnvoySecret("plan")},
+		Data: map[string][]byte{"tls.crt": shown.certPEM, "tls.key": shown.keyPEM, entryCA: bundle}}))
+	pair, err := tls.X509KeyPair(server.certPEM, server.keyPEM)
+	must(t, err)
+	clients := x509.NewCertPool()
+	clients.AppendCertsFromPEM(bundle)
+	r.picker(&testPicker{name: "own-epp"}, 9503, &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
+	r.picker(&testPicker{name: "router", selects: true}, 9504, nil)
+	r.apply(strings.Replace(poolDoc("own", "a", "own-epp", "}\n  targetPorts: [{number: 8000}]"), "namespace: models", "namespace: models, labels: {app.kubernetes.io/managed-by: sluice, gateway.sluice.dev/scheduler: own}, annotations: {gateway.sluice.dev/owner: models/plan}", 1))
+	r.apply(routeTo("models", "own", backend("own", "")))
+	r.until(t, by("127.0.0.12:8000"), "/own/x", "x-want", "127.0.0.12:8000")
+
+	r.apply(strings.NewReplacer("name: gw", "name: third", "8888", "8890").Replace(gatewayDocs) + `
+---
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: ClientTrafficPolicy
+metadata: {name: third, namespace: models}
+spec: {targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: third}], connection: {bufferLimit: 64Mi}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: select, namespace: models}
+spec:
+  parentRefs: [{name: third}]
+  rules: [{matches: [{path: {value: /}}], backendRefs: [{name: nobody, port: 80}]}]
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: selected, namespace: models}
+spec:
+  parentRefs: [{name: third}]
+  rules: [{matches: [{path: {value: /}, headers: [{name: x-model, value: own}]}], backendRefs: [` + backend("own", "") + `]}]
+---
+apiVersion: gateway.envoyproxy.io/v1alpha1
+kind: EnvoyExtensionPolicy
+metadata: {name: select, namespace: models}
+spec:
+  targetRefs: [{group: gateway.networking.k8s.io, kind: HTTPRoute, name: select}]
+  extProc:
+  - backendRefs: [{kind: Service, name: router, port: 9002}]
+    messageTimeout: 5s
+    processingMode: {request: {body: Buffered}, response: {}}
+    metadata: {writableNamespaces: [envoy.lb]}
+`)
+	a := r.until(t, by("127.0.0.11:8000"), "127.0.0.1:8890/x", "x-ask", "own", "x-want", "127.0.0.11:8000")
+	if a.header.Get("x-picked-by") != "router" || a.Headers.Get("x-model") != "own" { // on the way out the router is the last to write
+		t.Errorf("got %v", a)
+	}
+	big := strings.Repeat("x", 4<<20)
+	a, err = r.send("127.0.0.1:8890/x", big, "x-ask", "own", "x-want", "127.0.0.12:8000")
+	if err != nil || a.By != "127.0.0.12:8000" || a.Body != big {
+		t.Errorf("got %d, %v by %s with %d bytes", a.status, err, a.By, len(a.Body))
+	}
+	begin := time.Now()
+	a, err = r.ask("127.0.0.1:8890/x", "x-ask", "own", "x-want", "127.0.0.12:8000", "x-wait", "4s")
+	if err != nil || a.By != "127.0.0.12:8000" || time.Since(begin) < 4*time.Second {
+		t.Errorf("got %v, %v", a, err)
+	}
+	r.until(t, replies(500), "127.0.0.1:8890/x", "x-ask", "another") // the first route's own, which leads nowhere
 }

@@ -3,7 +3,6 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -23,6 +22,7 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	extprocfilter "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocservice "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc"
@@ -193,6 +193,7 @@ kind: EnvoyProxy
 metadata: {name: host, namespace: envoy-gateway-system}
 spec:
   provider: {type: Host, host: {envoyVersion: 1.40.0}}
+  mergeGateways: true # an Envoy for each has to have a host of its own
   logging: {level: {default: warn}}
 ---
 apiVersion: gateway.networking.k8s.io/v1
@@ -333,24 +334,32 @@ func serveModel(w http.ResponseWriter, q *http.Request) {
 type testPicker struct {
 	extprocservice.UnimplementedExternalProcessorServer
 	name string
+	// selects: it names no endpoint, but a model, in the header x-model, and has the route looked for anew.
+	selects bool
 }
 
-// picker starts one, and the Service that leads to it. One with TLS has a certificate that nobody signed.
-func (r *gatewayRig) picker(name string, port int, secure bool) (stop func()) {
+// selfSigned is TLS with a certificate that nobody signed.
+func selfSigned() *tls.Config {
+	s := httptest.NewUnstartedServer(nil)
+	s.StartTLS()
+	defer s.Close()
+	return &tls.Config{Certificates: s.TLS.Certificates, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12}
+}
+
+// picker starts one, and the Service that leads to it.
+func (r *gatewayRig) picker(p *testPicker, port int, secure *tls.Config) (stop func()) {
 	r.t.Helper()
+	name := p.name
 	l, err := net.Listen("tcp", fmt.Sprintf("%s:%d", hostAddress, port))
 	must(r.t, err)
-	var options []grpc.ServerOption
+	options := []grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20)}
 	protocol := "kubernetes.io/h2c"
-	if secure {
+	if secure != nil {
 		protocol = "http2"
-		s := httptest.NewUnstartedServer(nil)
-		s.StartTLS()
-		defer s.Close()
-		options = append(options, grpc.Creds(credentials.NewTLS(&tls.Config{Certificates: s.TLS.Certificates, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})))
+		options = append(options, grpc.Creds(credentials.NewTLS(secure)))
 	}
 	g := grpc.NewServer(options...)
-	extprocservice.RegisterExternalProcessorServer(g, &testPicker{name: name})
+	extprocservice.RegisterExternalProcessorServer(g, p)
 	go func() { _ = g.Serve(l) }()
 	r.t.Cleanup(g.Stop)
 	number, tcp := int32(port), corev1.ProtocolTCP
@@ -367,6 +376,7 @@ func (r *gatewayRig) picker(name string, port int, secure bool) (stop func()) {
 func (p *testPicker) Process(s extprocservice.ExternalProcessor_ProcessServer) error {
 	var headers *corev3.HeaderMap
 	var body []byte
+	duplex := true
 	for {
 		q, err := s.Recv()
 		if err != nil {
@@ -375,6 +385,10 @@ func (p *testPicker) Process(s extprocservice.ExternalProcessor_ProcessServer) e
 		switch m := q.Request.(type) {
 		case *extprocservice.ProcessingRequest_RequestHeaders:
 			headers = m.RequestHeaders.Headers
+			duplex = q.ProtocolConfig.GetRequestBodyMode() == extprocfilter.ProcessingMode_FULL_DUPLEX_STREAMED
+			if !duplex && !m.RequestHeaders.EndOfStream {
+				err = s.Send(&extprocservice.ProcessingResponse{Response: &extprocservice.ProcessingResponse_RequestHeaders{RequestHeaders: new(extprocservice.HeadersResponse)}})
+			}
 			if m.RequestHeaders.EndOfStream {
 				err = s.Send(p.pick(headers, &extprocservice.ProcessingResponse{Response: &extprocservice.ProcessingResponse_RequestHeaders{}}))
 			}
@@ -389,6 +403,12 @@ func (p *testPicker) Process(s extprocservice.ExternalProcessor_ProcessServer) e
 				case <-s.Context().Done():
 					return nil
 				}
+			}
+			if !duplex {
+				a := p.pick(headers, new(extprocservice.ProcessingResponse))
+				a.Response = &extprocservice.ProcessingResponse_RequestBody{RequestBody: &extprocservice.BodyResponse{Response: a.GetRequestHeaders().Response}}
+				err = s.Send(a)
+				break
 			}
 			if err = s.Send(p.pick(headers, &extprocservice.ProcessingResponse{Response: &extprocservice.ProcessingResponse_RequestHeaders{}})); err == nil {
 				err = s.Send(&extprocservice.ProcessingResponse{Response: &extprocservice.ProcessingResponse_RequestBody{RequestBody: streamed(&extprocservice.HttpBody{Body: body, EndOfStream: true})}})
@@ -413,6 +433,11 @@ func (p *testPicker) Process(s extprocservice.ExternalProcessor_ProcessServer) e
 // pick names the endpoint in both ways that the protocol has.
 func (p *testPicker) pick(headers *corev3.HeaderMap, answer *extprocservice.ProcessingResponse) *extprocservice.ProcessingResponse {
 	want := valueOf(headers, "x-want")
+	if p.selects {
+		answer.Response = &extprocservice.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocservice.HeadersResponse{Response: &extprocservice.CommonResponse{
+			ClearRouteCache: true, HeaderMutation: set("x-model", valueOf(headers, "x-ask"))}}}
+		return answer
+	}
 	answer.Response = &extprocservice.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocservice.HeadersResponse{Response: &extprocservice.CommonResponse{
 		ClearRouteCache: true, HeaderMutation: set("x-gateway-destination-endpoint", want)}}}
 	answer.DynamicMetadata = &structpb.Struct{Fields: map[string]*structpb.Value{"envoy.lb": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
@@ -453,12 +478,22 @@ type reply struct {
 
 // ask sends a request through Envoy.
 func (r *gatewayRig) ask(path string, headers ...string) (*reply, error) {
-	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, "http://127.0.0.1:8888"+path, bytes.NewReader([]byte(`{"model":"m"}`)))
+	return r.send(path, `{"model":"m"}`, headers...)
+}
+
+func (r *gatewayRig) send(path, body string, headers ...string) (*reply, error) {
+	if path[0] == '/' {
+		path = "127.0.0.1:8888" + path
+	}
+	q, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, "http://"+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	for i := 0; i < len(headers); i += 2 {
 		q.Header.Set(headers[i], headers[i+1])
+		if headers[i] == "Host" {
+			q.Host = headers[i+1]
+		}
 	}
 	w, err := http.DefaultClient.Do(q)
 	if err != nil {

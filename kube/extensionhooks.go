@@ -226,7 +226,8 @@ func (t *translation) route(r *routev3.Route, uses []*use, roomy bool) (asked bo
 		return false, nil // it answers by itself
 	}
 	name, ok := ruleOf(r.Name)
-	if !ok {
+	if !ok { // a GRPCRoute's: no picker reads what goes there
+		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 500}}
 		return false, nil
 	}
 	route := t.routes[name.route]

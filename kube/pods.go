@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/sluice-gateway/sluice/config"
-	"github.com/sluice-gateway/sluice/translate"
 )
 
 // Labels by which a GPU's kind is told, those of pods and of nodes alike, the first one winning.
@@ -148,11 +147,10 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 	return out
 }
 
-// podOf is a pod as configuration sees it, if it may serve or goes on with what it has: it is ready and has an address, and is
-// none of a gateway's own, which a selector of everything selects, too.
+// podOf is a pod as configuration sees it, if it may serve or goes on with what it has: it is ready and has an address.
 func podOf(pod *corev1.Pod) (config.Pod, bool) {
 	address, err := netip.ParseAddr(pod.Status.PodIP)
-	if err != nil || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
+	if err != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
 		!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
 		return config.Pod{}, false
 	}

@@ -53,7 +53,6 @@ func TestPodOf(t *testing.T) {
 	f("ready as far as nobody knows", pod("llama-0", ready(corev1.ConditionUnknown)), nil)
 	f("without conditions", pod("llama-0", func(p *corev1.Pod) { p.Status.Conditions = nil }), nil)
 	f("without an address", pod("llama-0", func(p *corev1.Pod) { p.Status.PodIP = "" }), nil)
-	f("a picker", pod("gw-picker-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app.kubernetes.io/managed-by": "sluice"} }), nil)
 	f("ended well", pod("llama-0", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), nil)
 	f("ended badly", pod("llama-0", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)
 	f("ending", pod("llama-0", ending), with(func(c *config.Pod) { c.Ending = true }))
