@@ -299,8 +299,9 @@ func (e *Extension) read(ctx context.Context, q *translateRequest) (map[types.Na
 	for _, config := range sortedKeys(shown) {
 		_, name, _ := strings.Cut(config, "/")
 		secret := new(corev1.Secret)
-		read(types.NamespacedName{Namespace: e.options.SystemNamespace, Name: translate.EnvoySecret(name)}, secret, func() {
-			shown[config] = &shownTo{cert: secret.Data[corev1.TLSCertKey], key: secret.Data[corev1.TLSPrivateKeyKey], authority: secret.Data["ca.crt"]}
+		key := types.NamespacedName{Namespace: e.options.SystemNamespace, Name: translate.EnvoySecret(name)}
+		read(key, secret, func() {
+			shown[config] = &shownTo{secret: key.String(), cert: secret.Data[corev1.TLSCertKey], key: secret.Data[corev1.TLSPrivateKeyKey], authority: secret.Data["ca.crt"]}
 		})
 	}
 	reads.Wait()

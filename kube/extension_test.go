@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/sluice-gateway/sluice/envoy"
+	"github.com/sluice-gateway/sluice/translate"
 )
 
 // extensionCase is what Envoy Gateway sends, and what the cluster has.
@@ -74,7 +75,7 @@ func translateCase(t *testing.T, c *extensionCase) *translateAnswer {
 		tr.routes[nameOf(&c.HTTPRoutes[i])] = &c.HTTPRoutes[i]
 	}
 	for _, config := range c.Shown {
-		tr.shown[config] = &shownTo{cert: []byte("certificate"), key: []byte("key"), authority: []byte("pickers")}
+		tr.shown[config] = &shownTo{secret: "system/" + translate.EnvoySecret(strings.SplitN(config, "/", 2)[1]), cert: []byte("certificate"), key: []byte("key"), authority: []byte("pickers")}
 	}
 	a, err := tr.run(q)
 	if err != nil {

@@ -229,12 +229,9 @@ func plainMatch() *structpb.Struct {
 // secure has ours shown a certificate, and theirs checked. The secrets come to Envoy as Envoy Gateway's do.
 func secure(common *tlsv3.CommonTlsContext, u *use, shown *shownTo) []*tlsv3.Secret {
 	overADS := &corev3.ConfigSource{ResourceApiVersion: corev3.ApiVersion_V3, ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: new(corev3.AggregatedConfigSource)}}
-	secret := func(kind string) *tlsv3.Secret {
-		return &tlsv3.Secret{Name: "sluice/" + kind + "/" + u.Config}
-	}
-	own, authority := secret("certificate"), secret("authority")
-	own.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(shown.cert), PrivateKey: inline(shown.key)}}
-	authority.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(shown.authority)}}
+	own := shown.certificate("sluice/certificate/" + u.Config)
+	authority := &tlsv3.Secret{Name: "sluice/authority/" + u.Config,
+		Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(shown.authority)}}}
 	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{{Name: own.Name, SdsConfig: overADS}}
 	valid := new(tlsv3.CertificateValidationContext)
 	_, config, _ := strings.Cut(u.Config, "/")

@@ -121,8 +121,10 @@ func (r ruleName) cluster() string {
 
 func (r ruleName) backend(i int) string { return fmt.Sprintf("%s/backend/%d", r.cluster(), i) }
 
-// shownTo is what is shown to the pickers of a configuration, and whom to believe.
+// shownTo is what is shown to the pickers of a configuration, and whom to believe; secret is what Envoy Gateway calls the
+// certificate, NAMESPACE/NAME.
 type shownTo struct {
+	secret               string
 	cert, key, authority []byte
 }
 
@@ -168,10 +170,12 @@ func (t *translation) run(q *translateRequest) (*translateAnswer, error) {
 		}
 	}
 	a := &translateAnswer{Clusters: append(q.Clusters, t.added...), Secrets: q.Secrets, Listeners: q.Listeners, Routes: q.Routes}
+	lacking, err := t.lacking(q)
+	a.Secrets = append(a.Secrets, lacking...)
 	for _, name := range sortedKeys(t.secrets) {
 		a.Secrets = append(a.Secrets, t.secrets[name])
 	}
-	return a, nil
+	return a, err
 }
 
 // table changes the routes of a table that lead to pools. All others have the filters that ask pickers, too, and these do
