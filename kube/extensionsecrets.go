@@ -36,7 +36,9 @@ func shownBy(c *clusterv3.Cluster, into map[string]bool) error {
 	for _, m := range c.TransportSocketMatches {
 		sockets = append(sockets, m.TransportSocket)
 	}
-	for _, s := range slices.DeleteFunc(sockets, func(s *corev3.TransportSocket) bool { return !s.GetTypedConfig().MessageIs(new(tlsv3.UpstreamTlsContext)) }) {
+	for _, s := range slices.DeleteFunc(sockets, func(s *corev3.TransportSocket) bool {
+		return !s.GetTypedConfig().MessageIs(new(tlsv3.UpstreamTlsContext))
+	}) {
 		tls := new(tlsv3.UpstreamTlsContext)
 		if err := s.GetTypedConfig().UnmarshalTo(tls); err != nil {
 			return err
