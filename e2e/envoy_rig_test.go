@@ -261,16 +261,6 @@ func (e *endpointRig) requests() []seen {
 // dead is an address that nobody listens on.
 func dead(t *testing.T) *endpointRig { return &endpointRig{address: freeAddress(t)} }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // envoyRig is a running Envoy with the bootstrap that the command writes.
 type envoyRig struct {
 	*process

@@ -3,37 +3,55 @@
 package e2e
 
 import (
+	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 	"testing"
 )
 
-// freePorts finds n ports in a row that nobody listens on.
+// The ports that tests give away are below those that a kernel gives to whoever asks for any (from 32768 on Linux, from 49152 elsewhere): a
+// server that starts late, or again, finds its port as free as it was found, whatever connects and listens meanwhile.
+const firstPort, endOfPorts = 18000, 32000
+
+var ports struct {
+	sync.Mutex
+	next int // no port is given away twice, unless all were
+}
+
+// freePorts finds n ports in a row that nobody listens on, at any address of this machine, and gives them to no other caller.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
-	for range 100 {
-		first, err := net.Listen("tcp", "127.0.0.1:0")
+	ports.Lock()
+	defer ports.Unlock()
+	if ports.next == 0 {
+		ports.next = firstPort + rand.IntN((endOfPorts-firstPort)/2)
+	}
+	var found []int
+	for range endOfPorts - firstPort {
+		if ports.next == endOfPorts {
+			ports.next, found = firstPort, nil
+		}
+		l, err := net.Listen("tcp", ":"+strconv.Itoa(ports.next))
 		if err != nil {
-			t.Fatal(err)
-		}
-		held := []net.Listener{first}
-		ports := []int{first.Addr().(*net.TCPAddr).Port}
-		for len(ports) < n {
-			next, err := net.Listen("tcp", loopback(ports[0]+len(ports)))
-			if err != nil {
-				break
-			}
-			held, ports = append(held, next), append(ports, ports[0]+len(ports))
-		}
-		for _, l := range held {
+			found = nil
+		} else {
 			l.Close()
+			found = append(found, ports.next)
 		}
-		if len(ports) == n {
-			return ports
+		ports.next++
+		if len(found) == n {
+			return found
 		}
 	}
-	t.Fatalf("cannot find %d free ports in a row on the loopback", n)
+	t.Fatalf("cannot find %d free ports in a row from %d to %d", n, firstPort, endOfPorts-1)
 	return nil
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// freeAddress is an address of the loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	return loopback(freePorts(t, 1)[0])
+}

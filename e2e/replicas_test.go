@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"regexp"
@@ -73,13 +72,7 @@ func peerIsKilled(t *testing.T, d door) {
 	servers := simulate(t, 3)
 	var peers []string
 	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		peers = append(peers, l.Addr().String())
-		l.Close()
+		peers = append(peers, freeAddress(t))
 	}
 	flags := func(i int) []string {
 		return []string{"--endpoint", "m=" + strings.Join(servers, ","), "--peers", strings.Join(peers, ","), "--peer-listen", peers[i]}
