@@ -76,6 +76,8 @@ type builder struct {
 
 	rewrites      []*v1alpha2.InferenceModelRewrite
 	rewriteDocs   []*document
+	objectives    []*v1alpha2.InferenceObjective
+	objectiveDocs []*document
 	configMaps    []*configMap
 	configMapDocs []*document
 	adapterMaps   []adapterMap
@@ -124,6 +126,8 @@ func (b *builder) take(d *document) {
 		b.takeGlobal(d)
 	case v1alpha2.InferenceModelRewriteKind:
 		b.takeRewrite(d)
+	case v1alpha2.InferenceObjectiveKind:
+		b.takeObjective(d)
 	case configMapKind:
 		b.takeConfigMap(d)
 	}
@@ -141,6 +145,7 @@ func (b *builder) pair() {
 	twice(b.listDocs, b.lists)
 	b.pairPolicies()
 	b.pairRewrites()
+	b.pairObjectives()
 	b.pairConfigMaps()
 	if b.gateway == nil && len(b.faults()) == 0 {
 		b.loose = append(b.loose, Fault{Text: "no document of kind InferenceGatewayConfig: it says which models there are and where they run"})
@@ -165,6 +170,7 @@ func (b *builder) build() {
 	b.configMapsNotHonoured()
 	b.adapters()
 	b.buildRewrites()
+	b.buildObjectives()
 	b.unselected()
 	c.warnShared(b.gatewayDoc.ref(), "spec.schedulers")
 	c.warnEvents(b.gatewayDoc.ref(), "spec.schedulers")

@@ -41,6 +41,8 @@ type Config struct {
 	Envoy bool
 	// Rewrites are rules for names, those that count before others first.
 	Rewrites []Rewrite
+	// Objectives are the priorities that requests may name, no two of a pool by one name.
+	Objectives []Objective
 	// MaxBodyBytes is the longest request body taken in. Never 0.
 	MaxBodyBytes int64
 	// NotHonoured lists, in document order, every setting that has no effect here.

@@ -30,6 +30,7 @@ var kinds = []struct {
 	{v1alpha1.GatewayPolicyKind, []string{v1alpha1.GatewayGroup + "/" + v1alpha1.Version}},
 	{v1alpha1.GlobalGatewayKind, []string{v1alpha1.GatewayGroup + "/" + v1alpha1.Version}},
 	{v1alpha2.InferenceModelRewriteKind, []string{v1alpha2.LLMDGroup + "/" + v1alpha2.Version, v1alpha2.ExtensionGroup + "/" + v1alpha2.Version}},
+	{v1alpha2.InferenceObjectiveKind, []string{v1alpha2.LLMDGroup + "/" + v1alpha2.Version, v1alpha2.ExtensionGroup + "/" + v1alpha2.Version}},
 	{configMapKind, []string{"v1"}},
 }
 

@@ -20,9 +20,9 @@ func (c *Config) Explain(w io.Writer) error {
 	p.line("%s", c.headline())
 	p.verdict(c)
 	clashing := c.checkEvents(func(string, string) {}) // has been said
-	rewrites := c.rewriteLines()
+	rewrites, objectives := c.rewriteLines(), c.objectiveLines()
 	for i := range c.Pools {
-		p.pool(&c.Pools[i], rewrites[c.Pools[i].Scheduler], clashing)
+		p.pool(&c.Pools[i], rewrites[c.Pools[i].Scheduler], objectives[c.Pools[i].Scheduler], clashing)
 	}
 	p.requests(c)
 	p.notices("Not honoured here", c.NotHonoured)
@@ -99,7 +99,7 @@ func (p *page) item(key string, lines ...string) {
 	}
 }
 
-func (p *page) pool(x *Pool, rewrites []string, clashing map[string]bool) {
+func (p *page) pool(x *Pool, rewrites, objectives []string, clashing map[string]bool) {
 	p.title("Scheduler %s", x.Scheduler)
 	p.item("model", printable(x.Model))
 	if len(x.Adapters) > 0 {
@@ -110,6 +110,7 @@ func (p *page) pool(x *Pool, rewrites []string, clashing map[string]bool) {
 		p.item("adapters", wrap(names, 76)...)
 	}
 	p.item("rewrites", rewrites...)
+	p.item("objectives", objectives...)
 	if x.Selector != "" {
 		p.item("selector", selectorSentence(x.Selector))
 	}

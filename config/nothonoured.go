@@ -17,6 +17,7 @@ const (
 // Why settings have no effect, said once.
 const (
 	whyPods     = "shapes pods, and there are none here"
+	whyPriority = "orders nothing yet, because there are no queues: it stands in the log and in records of the requests of trusted clients (--trust-client-headers) that name the objective"
 	whyReplicas = "counts pods, and this is one process: run as many of it as you want copies"
 )
 
@@ -46,6 +47,11 @@ func (b *builder) notHonoured() {
 	for i, p := range b.policies {
 		if p.Spec.Topology != "" {
 			b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: b.policyDocs[i].ref(), Path: "spec.topology", Value: string(p.Spec.Topology), Why: whyPods})
+		}
+	}
+	for i, o := range b.objectives {
+		if o.Spec.Priority != nil {
+			b.config.NotHonoured = append(b.config.NotHonoured, Notice{Object: b.objectiveDocs[i].ref(), Path: "spec.priority", Value: fmt.Sprint(*o.Spec.Priority), Why: whyPriority})
 		}
 	}
 	for _, d := range b.globalDocs {

@@ -276,7 +276,7 @@ func TestNoKeyIsShown(t *testing.T) {
 // -fuzzminimizetime=10x: maps are walked in another order each time, so that the fuzzer tries in vain to make its
 // inputs shorter.
 func FuzzParse(f *testing.F) {
-	for _, ending := range []string{"two-models.good", "one-model.good", "everything.good", "rewrites.good", "rewrites.bad", "adapters.bad", "wrong-types.bad", "duplicate-keys.bad", "not-documents.bad", "addresses.bad"} {
+	for _, ending := range []string{"two-models.good", "one-model.good", "everything.good", "rewrites.good", "rewrites.bad", "objectives.good", "objectives.bad", "adapters.bad", "wrong-types.bad", "duplicate-keys.bad", "not-documents.bad", "addresses.bad"} {
 		f.Add(string(readFile(f, "testdata/"+ending+".yaml")))
 	}
 	f.Add("---\n---\xef\xbb\xbf{}\r\n--- {a: &a [*a]}\n...\n")
@@ -361,6 +361,8 @@ func written(t *testing.T, text string) []byte {
 			add(decode[v1alpha1.GatewayPolicy](d))
 		case v1alpha2.InferenceModelRewriteKind:
 			add(decode[v1alpha2.InferenceModelRewrite](d))
+		case v1alpha2.InferenceObjectiveKind:
+			add(decode[v1alpha2.InferenceObjective](d))
 		case configMapKind:
 			add(decode[configMap](d))
 		default:

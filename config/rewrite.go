@@ -50,17 +50,8 @@ func (b *builder) takeRewrite(d *document) {
 func validateRewrite(r *v1alpha2.InferenceModelRewrite) field.ErrorList {
 	c := &checks{}
 	c.metadata(&r.ObjectMeta)
-	path := field.NewPath("spec", "poolRef")
-	if p := r.Spec.PoolRef; p == nil {
-		c.add(field.Required(path, "the scheduler whose requests are rewritten, such as {name: llama}"))
-	} else {
-		oneOf(c, path.Child("group"), p.Group, v1alpha2.PoolGroup, v1alpha2.ExtensionGroup)
-		oneOf(c, path.Child("kind"), p.Kind, v1alpha2.PoolKind)
-		if p.Name == "" {
-			c.add(field.Required(path.Child("name"), "the name of a scheduler"))
-		}
-	}
-	path = field.NewPath("spec", "rules")
+	c.poolRef(r.Spec.PoolRef, "the scheduler whose requests are rewritten, such as {name: llama}")
+	path := field.NewPath("spec", "rules")
 	if r.Spec.Rules == nil {
 		c.add(field.Required(path, "at least one rule"))
 	}
@@ -68,6 +59,20 @@ func validateRewrite(r *v1alpha2.InferenceModelRewrite) field.ErrorList {
 		c.rewriteRule(path.Index(i), &r.Spec.Rules[i])
 	}
 	return c.errs
+}
+
+// poolRef checks whose requests a document is for.
+func (c *checks) poolRef(p *v1alpha2.PoolReference, why string) {
+	path := field.NewPath("spec", "poolRef")
+	if p == nil {
+		c.add(field.Required(path, why))
+		return
+	}
+	oneOf(c, path.Child("group"), p.Group, v1alpha2.PoolGroup, v1alpha2.ExtensionGroup)
+	oneOf(c, path.Child("kind"), p.Kind, v1alpha2.PoolKind)
+	if p.Name == "" {
+		c.add(field.Required(path.Child("name"), "the name of a scheduler"))
+	}
 }
 
 func (c *checks) rewriteRule(path *field.Path, r *v1alpha2.RewriteRule) {
@@ -114,20 +119,35 @@ func (b *builder) pairRewrites() {
 	names := make(map[string]int)
 	for i, r := range b.rewrites {
 		d := b.rewriteDocs[i]
-		b.unique(d, names, r.Name)
-		if p := r.Spec.PoolRef; p != nil && p.Name != "" && b.gateway != nil && !b.hasScheduler(p.Name) {
-			d.add(field.Invalid(field.NewPath("spec", "poolRef", "name"), p.Name, "is the name of no scheduler"))
-		}
+		b.uniqueInGroup(d, names, r.APIVersion, r.Name)
+		b.hasPool(d, r.Spec.PoolRef)
 	}
+}
+
+// hasPool tells of a document for a scheduler that isn't there.
+func (b *builder) hasPool(d *document, p *v1alpha2.PoolReference) {
+	if p != nil && p.Name != "" && b.gateway != nil && !b.hasScheduler(p.Name) {
+		d.add(field.Invalid(field.NewPath("spec", "poolRef", "name"), p.Name, "is the name of no scheduler"))
+	}
+}
+
+// uniqueInGroup tells of a second document with a name. In a cluster one of another group may have the same.
+func (b *builder) uniqueInGroup(d *document, names map[string]int, apiVersion, name string) {
+	if name == "" {
+		return
+	}
+	group, _, _ := strings.Cut(apiVersion, "/")
+	key := group + " " + name
+	if first, taken := names[key]; taken {
+		d.add(field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf("must be unique: document %d has the same name", first)))
+		return
+	}
+	names[key] = d.number
 }
 
 // unique tells of a second document with a name.
 func (b *builder) unique(d *document, names map[string]int, name string) {
-	if first, taken := names[name]; taken && name != "" {
-		d.add(field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf("must be unique: document %d has the same name", first)))
-		return
-	}
-	names[name] = d.number
+	b.uniqueInGroup(d, names, "", name)
 }
 
 // buildRewrites puts the documents into their order: the oldest first, those that have not been created anywhere last, as if

@@ -42,6 +42,9 @@ type Options struct {
 	// those that follow.
 	Rewrites []Rewrite
 
+	// Objectives are the priorities that requests may name, of one name and pool the last.
+	Objectives []Objective
+
 	// OpenPaths are paths opened to clients beside those of the OpenAI API, each matched whole.
 	OpenPaths []string
 	// TrustHeaders keeps gateway headers that clients send, for clients that are gateways themselves.
@@ -98,9 +101,10 @@ const DefaultBodyBudget = 1 << 30
 // settings is Options with defaults filled in, and what is derived from them. It never changes once made.
 type settings struct {
 	Options
-	open     map[string]bool
-	budget   *openai.Budget
-	rewrites rewrites
+	open       map[string]bool
+	budget     *openai.Budget
+	rewrites   rewrites
+	objectives map[poolObjective]int64
 }
 
 // Desk is where the requests of one or more doors are taken in. Make one with New; all methods may be called by any
@@ -129,7 +133,7 @@ func New(f *fleet.Fleet, o Options, reg prometheus.Registerer, now func() time.D
 // Apply takes over new options; requests in flight go on under those they began with. Call it after fleet.Apply when
 // both change: metrics of pools that are gone are let go.
 func (d *Desk) Apply(o Options) {
-	s := &settings{Options: o, open: make(map[string]bool), rewrites: newRewrites(o.Rewrites)}
+	s := &settings{Options: o, open: make(map[string]bool), rewrites: newRewrites(o.Rewrites), objectives: objectivesOf(o.Objectives)}
 	for _, p := range o.OpenPaths {
 		s.open[p] = true
 	}

@@ -16,6 +16,9 @@ const (
 	HeaderModel     = "X-Gateway-Model-Name"
 	HeaderServed    = "X-Gateway-Destination-Endpoint-Served"
 	HeaderReason    = "X-Gateway-Routing-Reason"
+	HeaderObjective = "X-Llm-D-Inference-Objective"
+	// headerOlderObjective is the name that HeaderObjective had before.
+	headerOlderObjective = "X-Gateway-Inference-Objective"
 	// HeaderRank names a data-parallel rank to vLLM and SGLang.
 	HeaderRank = "X-Data-Parallel-Rank"
 )

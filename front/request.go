@@ -46,6 +46,9 @@ type Request struct {
 	// Asked is the name asked for, empty where none was given; Label is the same if it is known, for metrics. Model is the
 	// name that the request goes on under.
 	Asked, Label, Model string
+	// Objective is the one that it names, and Priority what that says; empty and 0 for none, or where its client isn't trusted.
+	Objective string
+	Priority  int64
 	// Want is what the pool is asked for. A door adds whom it has Tried, and whether the request is Suspect.
 	Want fleet.Request
 	// Cookie is one that the answer sets, nil for none.
@@ -218,6 +221,7 @@ func (r *Request) Understand() *openai.Error {
 	}
 	r.Want.Record = r.set.Record != nil && r.set.Sample != nil && r.set.Sample(r.ID)
 	r.session()
+	r.objective()
 	if keeps == r.Pool {
 		r.Want.Holder = endpoint
 	}
@@ -300,6 +304,7 @@ func (r *Request) Pick(waiting bool) *fleet.Lease {
 func (r *Request) record(choice fleet.Choice, lease *fleet.Lease) *route.Record {
 	rec := r.Pool.Config().Profile.Record(choice.View, choice.Decision)
 	rec.ID, rec.Time, rec.Pool = r.ID, time.Now().UTC().Format(time.RFC3339Nano), r.Pool.Name()
+	rec.Objective, rec.Priority = r.Objective, r.Priority
 	if lease != nil {
 		rec.Cached, rec.CachedExact = lease.Cached, lease.CachedExact
 	}
@@ -352,6 +357,9 @@ func (r *Request) End(ctx context.Context) {
 			slog.Duration("took", e.Duration)}
 		if r.Model != r.Asked {
 			attrs = append(attrs, slog.String("modelRewrite", r.Model))
+		}
+		if r.Objective != "" {
+			attrs = append(attrs, slog.String("objective", r.Objective), slog.Int64("priority", r.Priority))
 		}
 		log.LogAttrs(ctx, slog.LevelDebug, "request", attrs...)
 	}

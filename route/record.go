@@ -35,6 +35,10 @@ type Record struct {
 	// that its own events and the prompt's tokens told that, and it isn't an estimate.
 	Cached      int  `json:"cached,omitempty"`
 	CachedExact bool `json:"cachedExact,omitempty"`
+	// Objective is the configured one that the request named, empty for none, and Priority what it says. They don't enter the
+	// decision.
+	Objective string `json:"objective,omitempty"`
+	Priority  int64  `json:"priority,omitempty"`
 }
 
 // recordFormat grows when columns change their meaning, or a rule reads new ones. 2: rates are shapes with factors,

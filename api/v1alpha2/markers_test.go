@@ -35,4 +35,13 @@ func TestWire(t *testing.T) {
 	if got, err := json.Marshal(r); err != nil || string(got) != doc {
 		t.Errorf("got %s, %v; want %s", got, err, doc)
 	}
+	const objective = `{"kind":"InferenceObjective","apiVersion":"llm-d.ai/v1alpha2","metadata":{"name":"a"},"spec":{"priority":-9007199254740993,"poolRef":{"name":"p"}},` +
+		`"status":{"conditions":[{"type":"Accepted","status":"True","lastTransitionTime":null,"reason":"r","message":"m"}]}}`
+	var o InferenceObjective
+	if err := json.Unmarshal([]byte(objective), &o); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := json.Marshal(o); err != nil || string(got) != objective {
+		t.Errorf("got %s, %v; want %s", got, err, objective)
+	}
 }

@@ -49,7 +49,7 @@ func readSchema(t *testing.T) *schema {
 // documents writes a table of fields for each kind of document.
 func documents(b *strings.Builder, s *schema) {
 	b.WriteString("\n## Documents\n\nWhat the file of `serve -f` and `check -f` may hold. `[]` is each entry of a list. What this build does not honour of a document, `sluice check` says. ConfigMaps that list adapters are in operating.md.\n")
-	for _, kind := range []string{"InferenceGatewayConfig", "Endpoints", "GatewayPolicy", "GlobalGateway", "InferenceModelRewrite"} {
+	for _, kind := range []string{"InferenceGatewayConfig", "Endpoints", "GatewayPolicy", "GlobalGateway", "InferenceModelRewrite", "InferenceObjective"} {
 		fmt.Fprintf(b, "\n### %s\n\n%s\n\n| field | default | meaning |\n| --- | --- | --- |\n", kind, said(s.docs[kind]))
 		s.fields(b, "spec", kind+"Spec")
 	}

@@ -124,7 +124,11 @@ func explain(out io.Writer, in io.Reader, last int, profile string) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "request %s at %s, pool %s\n", r.ID, r.Time, r.Pool)
+		fmt.Fprintf(out, "request %s at %s, pool %s", r.ID, r.Time, r.Pool)
+		if r.Objective != "" {
+			fmt.Fprintf(out, ", objective %s, priority %d", r.Objective, r.Priority)
+		}
+		fmt.Fprintln(out)
 		e := p.Explain(&r.View)
 		if err := e.WriteText(out, &r.View); err != nil {
 			return err

@@ -89,6 +89,8 @@ type plan struct {
 	timeouts map[string]time.Duration
 	sessions map[string]front.SessionSource
 	rewrites []front.Rewrite
+	// objectives are the priorities that requests may name.
+	objectives []front.Objective
 	// files are the key and certificate files it was made from, with their contents' hashes: a changed one is a changed configuration.
 	files map[string][sha256.Size]byte
 }
@@ -120,6 +122,9 @@ type tlsCache map[string]*tls.Config
 func prepare(c *config.Config, o *gatewayOptions, cache tlsCache) (*plan, error) {
 	p := &plan{config: c, timeouts: make(map[string]time.Duration), sessions: make(map[string]front.SessionSource), files: make(map[string][sha256.Size]byte)}
 	p.rewrites = rewrites(c.Rewrites)
+	for _, o := range c.Objectives {
+		p.objectives = append(p.objectives, front.Objective{Name: o.Name, Pool: o.Scheduler, Priority: o.Priority})
+	}
 	all := c.Pools
 	if c.Default != nil {
 		d := *c.Default

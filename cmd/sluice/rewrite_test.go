@@ -71,3 +71,57 @@ data: {baseModel: llama, adapters: "[ski-v2, sql]"}
 		t.Errorf("got\n%s\nwant the rule and the adapters", out)
 	}
 }
+
+// Objectives are in force at the front door: the explanation of a trusted client's request has the priority of the one that it
+// names, and clients that aren't trusted have none, whatever they send.
+func TestServeObjectives(t *testing.T) {
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, r.Body)
+	}))
+	t.Cleanup(engine.Close)
+	file := filepath.Join(t.TempDir(), "gateway.yaml")
+	text := `apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1
+kind: InferenceGatewayConfig
+metadata: {name: lab}
+spec:
+  bbr: {enabled: true}
+  schedulers:
+  - {name: llama, modelName: llama, modelSelector: {}}
+---
+apiVersion: gateway.sluice.dev/v1alpha1
+kind: Endpoints
+metadata: {name: rack}
+spec: {endpoints: [{address: "` + addressOf(engine) + `", engine: generic}]}
+---
+apiVersion: inference.networking.x-k8s.io/v1alpha2
+kind: InferenceObjective
+metadata: {name: batch}
+spec: {priority: -10, poolRef: {name: llama}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, trust := range []bool{true, false} {
+		g := startGateway(t, "-f", file, fmt.Sprintf("--trust-client-headers=%t", trust))
+		g.ready(t)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.public+"/v1/completions", strings.NewReader(`{"model":"llama","prompt":"p"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Llm-D-Inference-Objective", "batch")
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil || answer.StatusCode != 200 {
+			t.Fatal(answer, err)
+		}
+		answer.Body.Close()
+		if said := strings.Contains(run(t, "explain", "--admin", strings.TrimPrefix(g.admin, "http://")), ", objective batch, priority -10\n"); said != trust {
+			t.Errorf("trusted %v: the explanation has the objective: %v", trust, said)
+		}
+		if err := g.stop(); err != nil {
+			t.Error(err)
+		}
+	}
+	if out := run(t, "check", "-f", file); !strings.Contains(out, "objectives  batch -10") || !strings.Contains(out, "there are no queues") {
+		t.Errorf("got\n%s\nwant the objective, and that it orders nothing", out)
+	}
+}

@@ -267,6 +267,7 @@ func (s *server) frontOptions(p *plan) front.Options {
 	o.RouteTimeouts = p.timeouts
 	o.Sessions = p.sessions
 	o.Rewrites = p.rewrites
+	o.Objectives = p.objectives
 	o.Sample = func(id string) bool { return s.recorder.wants(id, time.Now()) }
 	o.Record = s.recorder.add
 	o.Ended = s.ended
