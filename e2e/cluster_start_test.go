@@ -4,7 +4,6 @@ package e2e
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 
 // TestModelServers: pods with simulated and with real model servers come up and answer at their addresses.
 func TestModelServers(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t)
 	p.apply(simulated("simulated", "llama", 2), real(t, "real", "tiny", 2))
 	for app, model := range map[string]string{"simulated": "llama", "real": "tiny"} {
@@ -30,19 +30,11 @@ func TestModelServers(t *testing.T) {
 	}
 }
 
-// TestEnvoyGateway: Envoy Gateway, installed by its own chart, runs an Envoy for a Gateway, which answers through an
-// external processor.
+// TestEnvoyGateway: the Envoy Gateway that is installed for Sluice runs an Envoy for somebody's own Gateway, which answers
+// through their external processor.
 func TestEnvoyGateway(t *testing.T) {
-	p := newPlace(t)
-	install := script("envoy-gateway.sh", "install", "envoy-gateway-system")
-	if out, err := install.CombinedOutput(); err != nil {
-		t.Fatalf("cannot install Envoy Gateway: %v: %s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := shared.run(context.Background(), "", "helm", "uninstall", "envoy-gateway", "-n", "envoy-gateway-system"); err != nil {
-			t.Errorf("cannot uninstall Envoy Gateway: %v: %s", err, out)
-		}
-	})
+	t.Parallel()
+	p := withSluice(t)
 	p.apply(
 		deployment("web", 2, `{name: echo, image: "cluster.test/echo:1"}`, ""), service("web", 80, 8080, ""),
 		deployment("processor", 1, `{name: extproc, image: "cluster.test/extproc:1"}`, ""), service("processor", 9002, 9002, "kubernetes.io/h2c"),

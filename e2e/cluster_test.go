@@ -137,18 +137,25 @@ func amiss(u *unstructured.Unstructured, condition string, want metav1.Condition
 	if u == nil {
 		return "there is no such object"
 	}
+	c := conditionOf(u, condition)
+	if c == nil {
+		return fmt.Sprintf("no condition %s in %v", condition, u.Object["status"])
+	}
+	if generation, ok := c["observedGeneration"].(int64); c["status"] != string(want) || ok && generation < u.GetGeneration() {
+		return fmt.Sprintf("%s is %v, %v: %v", condition, c["status"], c["reason"], c["message"])
+	}
+	return ""
+}
+
+// conditionOf is a condition of an object; nil when it has none of the type.
+func conditionOf(u *unstructured.Unstructured, condition string) map[string]any {
 	list, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
 	for _, entry := range list {
-		c, _ := entry.(map[string]any)
-		if c["type"] != condition {
-			continue
+		if c, _ := entry.(map[string]any); c["type"] == condition {
+			return c
 		}
-		if generation, ok := c["observedGeneration"].(int64); c["status"] != string(want) || ok && generation < u.GetGeneration() {
-			return fmt.Sprintf("%s is %v, %v: %v", condition, c["status"], c["reason"], c["message"])
-		}
-		return ""
 	}
-	return fmt.Sprintf("no condition %s among %v", condition, list)
+	return nil
 }
 
 // ready are the pods with a label that are ready, by name.

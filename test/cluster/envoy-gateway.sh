@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# usage: envoy-gateway.sh definitions
+# usage: envoy-gateway.sh definitions | pools
 #        envoy-gateway.sh install NAMESPACE [HELM ARGUMENT…]
 #
-# definitions adds what an API server has to know of Gateway API, of its Inference Extension and of Envoy Gateway. install
-# does that and installs Envoy Gateway by its own chart, as envoy-gateway, with images of ours.
+# definitions adds what an API server has to know of Gateway API, of its Inference Extension and of Envoy Gateway; pools, of
+# the Inference Extension alone. install does the former and installs Envoy Gateway by its own chart, as envoy-gateway, with
+# images of ours.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 bin=$("$here/build.sh" kubectl helm)
@@ -19,11 +20,12 @@ chart() {
 }
 
 case ${1:-} in
-definitions | install) ;;
-*) fail "do ${1:-nothing}" "definitions or install NAMESPACE, it is" ;;
+definitions | pools | install) ;;
+*) fail "do ${1:-nothing}" "definitions, pools or install NAMESPACE, it is" ;;
 esac
-inside "$bin/kubectl" apply --server-side \
-	-f "$source/charts/crds/crds/gatewayapi-crds.yaml" -f "$source/charts/crds/crds/generated" \
+gateways=("$source/charts/crds/crds/gatewayapi-crds.yaml" "$source/charts/crds/crds/generated")
+[[ $1 != pools ]] || gateways=()
+inside "$bin/kubectl" apply --server-side ${gateways[@]/#/--filename=} \
 	-f "$(module definitions sigs.k8s.io/gateway-api-inference-extension)/config/crd/bases" >"$state/log/definitions.log"
 [[ $1 == install ]] || exit 0
 namespace=${2:?namespace}
