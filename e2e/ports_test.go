@@ -49,9 +49,3 @@ func freePorts(t *testing.T, n int) []int {
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// freeAddress is an address of the loopback that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	return loopback(freePorts(t, 1)[0])
-}
