@@ -138,10 +138,8 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 	out := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
 		Labels: pod.Labels, DeletionTimestamp: pod.DeletionTimestamp}}
 	out.Status = corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			out.Status.Conditions = []corev1.PodCondition{{Type: c.Type, Status: c.Status}}
-		}
+	if saysReady(pod) {
+		out.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
 	out.Annotations = map[string]string{labelGPU: gpuOf(pod), config.AnnotationEndpoint: pod.Annotations[config.AnnotationEndpoint]}
 	return out
@@ -150,12 +148,24 @@ func slim(pod *corev1.Pod) *corev1.Pod {
 // podOf is a pod as configuration sees it, if it may serve or goes on with what it has: it is ready and has an address.
 func podOf(pod *corev1.Pod) (config.Pod, bool) {
 	address, err := netip.ParseAddr(pod.Status.PodIP)
-	if err != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
-		!slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue }) {
+	if err != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || !saysReady(pod) {
 		return config.Pod{}, false
 	}
 	return config.Pod{Name: pod.Name, UID: string(pod.UID), Address: address.Unmap().String(), Labels: pod.Labels, GPU: gpuOf(pod),
 		Says: pod.Annotations[config.AnnotationEndpoint], Ending: pod.DeletionTimestamp != nil}, true
+}
+
+// saysReady reports whether a pod is ready, as its node said last. Once nothing was heard of a node for a while, as when the
+// API server was away, pods are called not ready by their condition Ready alone, all those of the cluster at once if it
+// comes to that, and serve on: whether they really do is found out by asking them.
+func saysReady(pod *corev1.Pod) bool {
+	holds := func(condition corev1.PodConditionType) bool {
+		return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == condition && c.Status == corev1.ConditionTrue })
+	}
+	if holds(corev1.PodReady) {
+		return true
+	}
+	return holds(corev1.ContainersReady) && !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool { return !holds(g.ConditionType) })
 }
 
 // gpuOf is the kind of GPU that a pod has, as far as it says so itself where labels don't: nodes, whose labels name it, are

@@ -55,6 +55,21 @@ func TestPodOf(t *testing.T) {
 	f("without an address", pod("llama-0", func(p *corev1.Pod) { p.Status.PodIP = "" }), nil)
 	f("ended well", pod("llama-0", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), nil)
 	f("ended badly", pod("llama-0", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), nil)
+	containers := func(is corev1.ConditionStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: corev1.ContainersReady, Status: is})
+		}
+	}
+	gate := func(is corev1.ConditionStatus) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "example.com/gate"}}
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "example.com/gate", Status: is})
+		}
+	}
+	f("on a node that nothing is heard of", pod("llama-0", ready(corev1.ConditionFalse), containers(corev1.ConditionTrue)), &serving)
+	f("and behind an open gate", pod("llama-0", ready(corev1.ConditionFalse), containers(corev1.ConditionTrue), gate(corev1.ConditionTrue)), &serving)
+	f("not ready, and nor are its containers", pod("llama-0", ready(corev1.ConditionFalse), containers(corev1.ConditionFalse)), nil)
+	f("behind a shut gate", pod("llama-0", ready(corev1.ConditionFalse), containers(corev1.ConditionTrue), gate(corev1.ConditionFalse)), nil)
 	f("ending", pod("llama-0", ending), with(func(c *config.Pod) { c.Ending = true }))
 	f("ending and not ready", pod("llama-0", ending, ready(corev1.ConditionFalse)), nil)
 	f("IPv6", pod("llama-0", func(p *corev1.Pod) { p.Status.PodIP = "FD00:0::1" }), with(func(c *config.Pod) { c.Address = "fd00::1" }))
