@@ -30,9 +30,11 @@ const (
 	askMost = 32 << 20 // bytes of an answer: a thousand endpoints are one or two
 )
 
-// podFacts is what a picker knows of a pod.
+// podFacts is what a picker knows of a pod, or of an address that is none: that has no uid, and whether it is ready the picker
+// says alone.
 type podFacts struct {
 	uid     types.UID
+	ready   bool
 	metrics *bool
 	missing []string
 	models  []string
@@ -62,7 +64,7 @@ func newAsker(now func() time.Time, log *slog.Logger) *asker {
 		http: &http.Client{Timeout: askFor, Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}}
 }
 
-// facts is what is known of the pods of a configuration, by name.
+// facts is what is known of the pods of a configuration, by name, and of its addresses, by ADDRESS:PORT.
 func (a *asker) facts(key types.NamespacedName) map[string]podFacts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,7 +118,9 @@ type fleetPool struct {
 }
 
 type fleetEndpoint struct {
+	Host           string   `json:"host"`
 	Pod            string   `json:"pod"`
+	State          string   `json:"state"`
 	MetricsRead    *bool    `json:"metricsRead"`
 	MissingMetrics []string `json:"missingMetrics"`
 	Models         []string `json:"models"`
@@ -162,20 +166,31 @@ func (a *asker) ask(ctx context.Context, key types.NamespacedName, pickers []wit
 	return !reflect.DeepEqual(before.pods, next.pods) && len(before.pods)+len(next.pods) > 0
 }
 
-// take notes what a picker says of pods. A pod whose ranks are endpoints of their own is as good as the worst of them.
+// stateReady is what a picker says of an endpoint that it sends requests to.
+const stateReady = "ready"
+
+// take notes what a picker says of pods, and of addresses that are none. One whose ranks are endpoints of their own is as good as the worst of them.
 func take(pods map[string]podFacts, pools []fleetPool, uids map[string]types.UID) {
 	fresh := make(map[string]bool)
 	for _, p := range pools {
 		for _, e := range p.Endpoints {
-			uid, ok := uids[e.Pod]
-			if !ok {
+			name, uid := e.Pod, uids[e.Pod]
+			switch {
+			case name == "" && e.Host == "":
+				continue
+			case name == "":
+				name = e.Host
+			case uid == "":
 				continue
 			}
-			f := podFacts{uid: uid, metrics: e.MetricsRead, missing: e.MissingMetrics, models: e.Models}
-			if first := pods[e.Pod]; fresh[e.Pod] && first.metrics != nil && (f.metrics == nil || *f.metrics) {
-				f.metrics = first.metrics
+			f := podFacts{uid: uid, ready: uid == "" && e.State == stateReady, metrics: e.MetricsRead, missing: e.MissingMetrics, models: e.Models}
+			if first := pods[name]; fresh[name] {
+				f.ready = f.ready || first.ready
+				if first.metrics != nil && (f.metrics == nil || *f.metrics) {
+					f.metrics = first.metrics
+				}
 			}
-			pods[e.Pod], fresh[e.Pod] = f, true
+			pods[name], fresh[name] = f, true
 		}
 	}
 }

@@ -40,7 +40,8 @@ func TestAsking(t *testing.T) {
 		{"pod":"mute","state":"not ready","metricsRead":false},
 		{"pod":"old","metricsRead":true,"missingMetrics":["vllm:kv_cache_usage_perc"],"models":[]},
 		{"pod":"ranks","metricsRead":false}, {"pod":"ranks","metricsRead":true},
-		{"pod":"fresh"}, {"pod":"gone","metricsRead":true}, {"name":"10.0.0.9:80","metricsRead":true}]}]`)
+		{"pod":"fresh"}, {"pod":"gone","metricsRead":true}, {"name":"10.0.0.9:80","host":"10.0.0.9:80","state":"ready","metricsRead":true},
+		{"host":"10.0.0.8:80","state":"not ready","metricsRead":false}, {"metricsRead":true}]}]`)
 	if !ask() {
 		t.Error("got no news from the first answer")
 	}
@@ -49,6 +50,7 @@ func TestAsking(t *testing.T) {
 		"fine": {uid: "1", metrics: &yes, models: []string{"llama"}}, "mute": {uid: "2", metrics: &no},
 		"old":   {uid: "3", metrics: &yes, missing: []string{"vllm:kv_cache_usage_perc"}, models: []string{}},
 		"ranks": {uid: "4", metrics: &no}, "fresh": {uid: "5"},
+		"10.0.0.9:80": {ready: true, metrics: &yes}, "10.0.0.8:80": {metrics: &no},
 	}
 	compare := func() {
 		t.Helper()

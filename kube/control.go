@@ -131,7 +131,7 @@ func mapper(more ...kind) meta.RESTMapper {
 		m.AddSpecific(k.GroupVersionKind, gv.WithResource(k.resource), gv.WithResource(k.resource), scope)
 		m.AddSpecific(listOf(k.GroupVersionKind), gv.WithResource(k.resource), gv.WithResource(k.resource), scope) // caches of one namespace ask for it
 	}
-	for _, k := range slices.Concat(madeKinds(), rewriteKinds(), ownKinds(), []kind{podKind(), secretKind()}, more) {
+	for _, k := range slices.Concat(madeKinds(), rewriteKinds(), objectiveKinds(), ownKinds(), []kind{podKind(), secretKind()}, more) {
 		add(k, meta.RESTScopeNamespace)
 	}
 	add(definitionKind(), meta.RESTScopeRoot)

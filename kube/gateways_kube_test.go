@@ -49,7 +49,7 @@ func TestController(t *testing.T) {
 		{"killed", (*stage).isKilledInTheMiddle}, {"unread", (*stage).takesNothingForAbsent}, {"two", (*stage).sharesItsTurn}, {"gone", (*stage).outlastsTheAPIServer}, {"topology", (*stage).handsOver},
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
-		{"classes", (*stage).keepsAClass},
+		{"classes", (*stage).keepsAClass}, {"addresses", (*stage).followsAddresses}, {"objectives", (*stage).followsObjectives},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -983,6 +983,123 @@ func (g *stage) leavesOutBadDocuments() {
 		}
 		return nil
 	})
+	g.removed("gw")
+}
+
+// file waits until a configuration's pickers read some texts, and not others.
+func (g *stage) file(name, what string, want, not []string) {
+	g.t.Helper()
+	g.eventually(what, func() error {
+		m := new(corev1.ConfigMap)
+		if err := g.there(m, g.models, name+"-picker"); err != nil {
+			return err
+		}
+		text := m.Data["gateway.yaml"]
+		for _, w := range want {
+			if !strings.Contains(text, w) {
+				return fmt.Errorf("there is no %q in\n%s", w, text)
+			}
+		}
+		for _, n := range not {
+			if strings.Contains(text, n) {
+				return fmt.Errorf("there is %q in\n%s", n, text)
+			}
+		}
+		return nil
+	})
+}
+
+// Addresses that are no pods come and go while a gateway runs: its pickers read them, Envoys are told of them by the pool, and what
+// pickers say of them is in the status. Of two lists with one address the younger one is left out, until the older one goes.
+func (g *stage) followsAddresses() {
+	g.play(script{})
+	g.gateway("gw", "", "llama", "qwen")
+	pool := func(want string) {
+		g.t.Helper()
+		g.eventually("the pool has the addresses "+want, func() error {
+			u := g.parse("apiVersion: inference.networking.k8s.io/v1\nkind: InferencePool\nmetadata: {name: llama}")
+			if err := g.there(u, g.models, "llama"); err != nil {
+				return err
+			}
+			if got := u.GetAnnotations()[translate.AnnotationAddresses]; got != want {
+				return fmt.Errorf("it has %q", got)
+			}
+			return nil
+		})
+	}
+	pool("")
+	g.document("apiVersion: gateway.sluice.dev/v1alpha1\nkind: Endpoints\nmetadata: {name: rack}\nspec: {labels: {app: llama}, endpoints: [{address: 10.9.0.1}, {address: \"10.9.0.2:9000\"}, {address: 10.9.0.3, apiKey: {file: /etc/key}}]}")
+	g.file("gw", "pickers read the list", []string{"name: rack", "address: 10.9.0.1", "address: 10.9.0.2:9000"}, []string{"10.9.0.3"})
+	pool("10.9.0.1:8000 10.9.0.2:9000")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `Endpoints "rack": spec.endpoints[2].apiKey.file: no picker has such a file`)
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing", `scheduler "llama": none of 0 pods and 2 addresses`)
+	says := g.picker("gw")
+	says(`[{"pool":"llama","endpoints":[{"host":"10.9.0.1:8000","state":"ready","metricsRead":true,"models":["model/llama"]},{"host":"10.9.0.2:9000","state":"not ready","metricsRead":false}]}]`)
+	g.eventually("the scheduler serves", func() error {
+		c, err := g.stored("gw")
+		if err != nil {
+			return err
+		}
+		if text := fmt.Sprint(c.Status.Schedulers[0].Conditions); !strings.Contains(text, "1 of 2 pods and addresses are ready") || !strings.Contains(text, "the metrics of 1 endpoints are read") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	// Other lists: of another scheduler, of nobody's, and one that says again what the first one says.
+	g.document("apiVersion: gateway.sluice.dev/v1alpha1\nkind: Endpoints\nmetadata: {name: shelf}\nspec: {endpoints: [{address: 10.9.1.1, labels: {app: qwen}}, {address: 10.9.1.2, labels: {app: nobody}}]}")
+	g.file("gw", "pickers read the second list", []string{"10.9.0.1", "10.9.1.1"}, []string{"10.9.1.2"})
+	g.settled()
+	g.document("apiVersion: gateway.sluice.dev/v1alpha1\nkind: Endpoints\nmetadata: {name: twin}\nspec: {labels: {app: llama}, endpoints: [{address: 10.9.2.1}, {address: 10.9.0.1}]}")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `Endpoints "twin" is left out: spec.endpoints[1].address: Invalid value: "10.9.0.1": must be unique`)
+	g.file("gw", "the older list counts", []string{"name: rack"}, []string{"10.9.2.1"})
+	// A change is followed, and so is an end.
+	rack := new(v1alpha1.Endpoints)
+	need(g.t, g.there(rack, g.models, "rack"))
+	rack.Spec.Endpoints = append(rack.Spec.Endpoints[:2], v1alpha1.EndpointEntry{Address: "10.9.0.4"})
+	rack.Spec.Endpoints[1].Drain = true
+	need(g.t, g.server.client.Update(g.t.Context(), rack))
+	g.file("gw", "pickers hear of the change", []string{"drain: true", "10.9.0.4"}, nil)
+	pool("10.9.0.1:8000 10.9.0.4:8000")
+	need(g.t, g.server.client.Delete(g.t.Context(), rack))
+	g.file("gw", "the younger list counts", []string{"10.9.2.1", "10.9.0.1"}, []string{"name: rack"})
+	pool("10.9.0.1:8000 10.9.2.1:8000")
+	need(g.t, g.server.client.Delete(g.t.Context(), &v1alpha1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: g.models, Name: "twin"}}))
+	pool("")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionTrue, "Honoured", "")
+	g.removed("gw")
+	need(g.t, g.there(new(v1alpha1.Endpoints), g.models, "shelf"))
+}
+
+// Objectives are read once the API server knows their kind, of both groups, and a condition says what they come to. Two of one
+// name in the two groups, as while documents are moved, keep nobody from anything.
+func (g *stage) followsObjectives() {
+	g.play(script{})
+	g.gateway("gw", "", "llama", "qwen")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionTrue, "Honoured", "")
+	for _, group := range []string{"llm-d.ai", "inference.networking.x-k8s.io"} {
+		d := definition(group, "v1alpha2", kindObjective, "inferenceobjectives")
+		need(g.t, g.server.client.Create(g.t.Context(), d))
+		g.t.Cleanup(func() {
+			if err := g.server.client.Delete(context.WithoutCancel(g.t.Context()), d); err != nil {
+				g.t.Error(err)
+			}
+		})
+		g.eventually("objectives of "+group+" can be written", func() error {
+			return client.IgnoreAlreadyExists(g.server.client.Create(g.t.Context(), g.parse("apiVersion: "+group+"/v1alpha2\nkind: InferenceObjective\nmetadata: {name: chat}\nspec: {priority: 100, poolRef: {name: llama}}")))
+		})
+	}
+	g.document("apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: batch}\nspec: {priority: -10, poolRef: {name: qwen}}")
+	g.document("apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: elsewhere}\nspec: {priority: 7, poolRef: {name: others}}")
+	g.document("apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: wrong}\nspec: {priority: high, poolRef: {name: qwen}}")
+	g.document("apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: strange}\nspec: {priority: 1, poolRef: {kind: Service, name: qwen}}")
+	g.file("gw", "pickers read the good ones", []string{"llm-d.ai/v1alpha2", "inference.networking.x-k8s.io/v1alpha2", "name: batch", "priority: -10", "priority: 100"},
+		[]string{"elsewhere", "wrong", "strange"})
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `InferenceObjective "wrong"`)
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `InferenceObjective "strange" is left out: spec.poolRef.kind: Invalid value: "Service": must be InferencePool`)
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `InferenceObjective "batch", "chat", "chat": priorities order nothing yet`)
+	g.says("gw", v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", "")
+	need(g.t, g.server.client.Delete(g.t.Context(), g.parse("apiVersion: llm-d.ai/v1alpha2\nkind: InferenceObjective\nmetadata: {name: batch}")))
+	g.file("gw", "the one that is gone is gone", []string{"name: chat"}, []string{"name: batch"})
 	g.removed("gw")
 }
 

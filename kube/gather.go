@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -28,7 +30,7 @@ import (
 func (t *turn) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig) (*translate.Context, error) {
 	c := &translate.Context{Settings: t.options.Settings, Definitions: t.definitions.names()}
 	for _, read := range []func(context.Context, *v1alpha1.InferenceGatewayConfig, *translate.Context) error{
-		t.readPolicies, t.readAdapters, t.readRewrites, t.readServices, t.readPods, t.readRollouts, t.readGateway, t.readCertificate,
+		t.readPolicies, t.readEndpoints, t.readAdapters, t.readRewrites, t.readObjectives, t.readServices, t.readPods, t.readRollouts, t.readGateway, t.readCertificate,
 	} {
 		var unread *unreadError
 		switch err := read(ctx, gateway, c); {
@@ -38,8 +40,7 @@ func (t *turn) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayCon
 			return nil, err
 		}
 	}
-	leaveOut(gateway, c)
-	return c, nil
+	return c, leaveOut(gateway, c)
 }
 
 func (t *turn) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
@@ -54,6 +55,44 @@ func (t *turn) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGate
 	return err
 }
 
+func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	if !t.definitions.knows(endpointsKind()) {
+		return nil
+	}
+	var list v1alpha1.EndpointsList
+	err := t.feeds.list(ctx, t.documents(endpointsKind()), &list, client.InNamespace(gateway.Namespace))
+	for i := range list.Items {
+		l := list.Items[i].DeepCopy()
+		for j := range l.Spec.Endpoints {
+			e := &l.Spec.Endpoints[j]
+			e.Address = canonical(e.Address)
+		}
+		c.Endpoints = append(c.Endpoints, *l)
+	}
+	for name, f := range t.asker.facts(client.ObjectKeyFromObject(gateway)) {
+		if f.uid == "" {
+			c.Addresses = append(c.Addresses, translate.Pod{Name: name, Ready: f.ready, Metrics: f.metrics, Missing: f.missing, Models: f.models})
+		}
+	}
+	slices.SortFunc(c.Addresses, func(x, y translate.Pod) int { return strings.Compare(x.Name, y.Name) })
+	return err
+}
+
+// canonical is an entry's address in the one form that compares equal, which pickers have, too.
+func canonical(address string) string {
+	if at, err := netip.ParseAddrPort(address); err == nil {
+		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
+	}
+	ip, err := netip.ParseAddr(strings.Trim(address, "[]"))
+	switch {
+	case err != nil:
+		return strings.ToLower(address)
+	case ip.Unmap().Is6():
+		return "[" + ip.String() + "]"
+	}
+	return ip.Unmap().String()
+}
+
 func (t *turn) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	var list corev1.ConfigMapList
 	err := t.feeds.list(ctx, t.adapters(), &list, client.InNamespace(gateway.Namespace))
@@ -65,28 +104,39 @@ func (t *turn) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGate
 	return err
 }
 
-func (t *turn) readRewrites(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
-	for _, k := range rewriteKinds() {
+func (t *turn) readRewrites(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) (err error) {
+	c.Rewrites, err = readForeign(ctx, t, gateway, c, rewriteKinds(), func(r *v1alpha2.InferenceModelRewrite) *v1alpha2.PoolReference { return r.Spec.PoolRef })
+	return err
+}
+
+func (t *turn) readObjectives(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) (err error) {
+	c.Objectives, err = readForeign(ctx, t, gateway, c, objectiveKinds(), func(o *v1alpha2.InferenceObjective) *v1alpha2.PoolReference { return o.Spec.PoolRef })
+	return err
+}
+
+// readForeign reads the documents of someone else's kind, in all its groups, that are for schedulers of a configuration.
+func readForeign[T any](ctx context.Context, t *turn, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context, kinds []kind, poolOf func(*T) *v1alpha2.PoolReference) (found []T, err error) {
+	for _, k := range kinds {
 		if !t.definitions.knows(k) {
 			continue
 		}
 		var list unstructured.UnstructuredList
 		list.SetGroupVersionKind(listOf(k.GroupVersionKind))
-		if err := t.feeds.list(ctx, t.rewrites(k), &list, client.InNamespace(gateway.Namespace)); err != nil {
-			return err
+		if err := t.feeds.list(ctx, t.documents(k), &list, client.InNamespace(gateway.Namespace)); err != nil {
+			return found, err
 		}
 		for i := range list.Items {
-			var r v1alpha2.InferenceModelRewrite
-			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &r); err != nil {
-				c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s %q: %v", kindRewrite, list.Items[i].GetName(), err))
+			var one T
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, &one); err != nil {
+				c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s %q: %v", k.Kind, list.Items[i].GetName(), err))
 				continue
 			}
-			if p := r.Spec.PoolRef; p != nil && slices.ContainsFunc(gateway.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.Name == p.Name }) {
-				c.Rewrites = append(c.Rewrites, r)
+			if p := poolOf(&one); p != nil && slices.ContainsFunc(gateway.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.Name == p.Name }) {
+				found = append(found, one)
 			}
 		}
 	}
-	return nil
+	return found, nil
 }
 
 func (t *turn) readServices(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
@@ -248,48 +298,97 @@ func conditionsAgainst(list []metav1.Condition, generation int64, kinds ...strin
 }
 
 // leaveOut takes out those documents beside a configuration that package config would refuse, and says so: one bad rule must
-// not keep a gateway from everything else.
-func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) {
-	if objection(gateway, c.Adapters, c.Rewrites) == nil {
-		return
+// not keep a gateway from everything else. Of two that can't be together the younger one goes.
+func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+	slices.SortFunc(c.Endpoints, func(x, y v1alpha1.Endpoints) int {
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
+	})
+	bad := make(map[any]bool)
+	for {
+		docs := beside(c, bad)
+		list, err := objections(gateway, docs)
+		if err != nil {
+			return err
+		}
+		more := false
+		for _, f := range list {
+			if at := f.Document - 2; at >= 0 {
+				c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s %q is left out: %s", f.Kind, f.Name, f.Text))
+				bad[docs[at]], more = true, true
+			}
+		}
+		if !more {
+			break
+		}
 	}
-	c.Adapters = slices.DeleteFunc(c.Adapters, func(m corev1.ConfigMap) bool {
-		err := objection(gateway, []corev1.ConfigMap{m}, nil)
-		if err != nil {
-			c.LeftOut = append(c.LeftOut, err.Error())
-		}
-		return err != nil
-	})
-	c.Rewrites = slices.DeleteFunc(c.Rewrites, func(r v1alpha2.InferenceModelRewrite) bool {
-		err := objection(gateway, nil, []v1alpha2.InferenceModelRewrite{r})
-		if err != nil {
-			c.LeftOut = append(c.LeftOut, err.Error())
-		}
-		return err != nil
-	})
+	without(&c.Endpoints, bad)
+	without(&c.Adapters, bad)
+	without(&c.Rewrites, bad)
+	without(&c.Objectives, bad)
+	return nil
 }
 
-// objection is what package config has against documents beside a configuration.
-func objection(gateway *v1alpha1.InferenceGatewayConfig, adapters []corev1.ConfigMap, rewrites []v1alpha2.InferenceModelRewrite) error {
-	if len(adapters)+len(rewrites) == 0 {
-		return nil
+// beside are pointers to the documents beside a configuration, but for those that are bad.
+func beside(c *translate.Context, bad map[any]bool) (docs []any) {
+	add := func(p any) {
+		if !bad[p] {
+			docs = append(docs, p)
+		}
+	}
+	for i := range c.Endpoints {
+		add(&c.Endpoints[i])
+	}
+	for i := range c.Adapters {
+		add(&c.Adapters[i])
+	}
+	for i := range c.Rewrites {
+		add(&c.Rewrites[i])
+	}
+	for i := range c.Objectives {
+		add(&c.Objectives[i])
+	}
+	return docs
+}
+
+// without takes those out of a list that are bad.
+func without[T any](list *[]T, bad map[any]bool) {
+	var kept []T
+	for i := range *list {
+		if p := &(*list)[i]; !bad[p] {
+			kept = append(kept, *p)
+		}
+	}
+	*list = kept
+}
+
+// objections is what package config has against documents beside a configuration, which is the first one.
+func objections(gateway *v1alpha1.InferenceGatewayConfig, beside []any) ([]config.Fault, error) {
+	if len(beside) == 0 {
+		return nil, nil
 	}
 	own := &v1alpha1.InferenceGatewayConfig{ObjectMeta: metav1.ObjectMeta{Name: gateway.Name}, Spec: gateway.Spec}
 	own.APIVersion, own.Kind = v1alpha1.InferenceGroup+"/"+v1alpha1.Version, kindConfig
 	docs := []any{own}
-	for i := range adapters {
-		docs = append(docs, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kindConfigMap},
-			ObjectMeta: metav1.ObjectMeta{Name: adapters[i].Name, Labels: adapters[i].Labels}, Data: adapters[i].Data})
-	}
-	for i := range rewrites {
-		docs = append(docs, &v1alpha2.InferenceModelRewrite{TypeMeta: rewrites[i].TypeMeta,
-			ObjectMeta: metav1.ObjectMeta{Name: rewrites[i].Name, CreationTimestamp: rewrites[i].CreationTimestamp}, Spec: rewrites[i].Spec})
+	for _, d := range beside {
+		switch d := d.(type) {
+		case *v1alpha1.Endpoints:
+			docs = append(docs, &v1alpha1.Endpoints{TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GatewayGroup + "/" + v1alpha1.Version, Kind: kindEndpoints},
+				ObjectMeta: metav1.ObjectMeta{Name: d.Name}, Spec: d.Spec})
+		case *corev1.ConfigMap:
+			docs = append(docs, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: kindConfigMap},
+				ObjectMeta: metav1.ObjectMeta{Name: d.Name, Labels: d.Labels}, Data: d.Data})
+		case *v1alpha2.InferenceModelRewrite:
+			docs = append(docs, &v1alpha2.InferenceModelRewrite{TypeMeta: d.TypeMeta,
+				ObjectMeta: metav1.ObjectMeta{Name: d.Name, CreationTimestamp: d.CreationTimestamp}, Spec: d.Spec})
+		case *v1alpha2.InferenceObjective:
+			docs = append(docs, &v1alpha2.InferenceObjective{TypeMeta: d.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: d.Name}, Spec: d.Spec})
+		}
 	}
 	var text []byte
 	for _, d := range docs {
 		tree, err := runtime.DefaultUnstructuredConverter.ToUnstructured(d)
 		if err != nil {
-			return fmt.Errorf("cannot write down a document: %w", err)
+			return nil, fmt.Errorf("cannot write down a document: %w", err)
 		}
 		delete(tree, "status")
 		if created, _, _ := unstructured.NestedFieldNoCopy(tree, "metadata", "creationTimestamp"); created == nil {
@@ -297,10 +396,13 @@ func objection(gateway *v1alpha1.InferenceGatewayConfig, adapters []corev1.Confi
 		}
 		one, err := yaml.Marshal(tree)
 		if err != nil {
-			return fmt.Errorf("cannot write down a document: %w", err)
+			return nil, fmt.Errorf("cannot write down a document: %w", err)
 		}
 		text = append(append(text, "---\n"...), one...)
 	}
-	_, err := config.Parse(text, "namespace "+gateway.Namespace)
-	return err
+	var faults *config.Faults
+	if _, err := config.Parse(text, "namespace "+gateway.Namespace); errors.As(err, &faults) {
+		return faults.List, nil
+	}
+	return nil, nil
 }

@@ -49,6 +49,8 @@ const (
 	kindConfig     = v1alpha1.InferenceGatewayConfigKind
 	kindPolicy     = v1alpha1.GatewayPolicyKind
 	kindRewrite    = v1alpha2.InferenceModelRewriteKind
+	kindObjective  = v1alpha2.InferenceObjectiveKind
+	kindEndpoints  = v1alpha1.EndpointsKind
 	kindConfigMap  = "ConfigMap"
 	kindSecret     = "Secret"
 	kindPod        = "Pod"
@@ -72,6 +74,9 @@ func configKind() kind {
 func policyKind() kind {
 	return of(v1alpha1.GatewayGroup, v1alpha1.Version, kindPolicy, "gatewaypolicies")
 }
+func endpointsKind() kind {
+	return of(v1alpha1.GatewayGroup, v1alpha1.Version, kindEndpoints, "endpoints")
+}
 func podKind() kind    { return of("", "v1", kindPod, "pods") }
 func secretKind() kind { return of("", "v1", kindSecret, "secrets") }
 func mapKind() kind    { return of("", "v1", kindConfigMap, "configmaps") }
@@ -87,6 +92,13 @@ func rewriteKinds() []kind {
 	return []kind{
 		of(v1alpha2.LLMDGroup, v1alpha2.Version, kindRewrite, "inferencemodelrewrites"),
 		of(v1alpha2.ExtensionGroup, v1alpha2.Version, kindRewrite, "inferencemodelrewrites"),
+	}
+}
+
+func objectiveKinds() []kind {
+	return []kind{
+		of(v1alpha2.LLMDGroup, v1alpha2.Version, kindObjective, "inferenceobjectives"),
+		of(v1alpha2.ExtensionGroup, v1alpha2.Version, kindObjective, "inferenceobjectives"),
 	}
 }
 

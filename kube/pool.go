@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -76,7 +77,8 @@ func granted(from string, pool types.NamespacedName, grants []*gatewayv1beta1.Re
 	})
 }
 
-// membersOf are the addresses of a pool: each port of each pod that is ready and stays, in the order of their addresses.
+// membersOf are the addresses of a pool: each port of each pod that is ready and stays, and those of Endpoints documents, in
+// order.
 func membersOf(pool *poolv1.InferencePool, pods []*corev1.Pod) ([]string, error) {
 	selector, err := selectorOf(pool)
 	if err != nil {
@@ -94,6 +96,9 @@ func membersOf(pool *poolv1.InferencePool, pods []*corev1.Pod) ([]string, error)
 		for _, port := range pool.Spec.TargetPorts {
 			list = append(list, net.JoinHostPort(pod.Address, strconv.Itoa(int(port.Number))))
 		}
+	}
+	if pool.Labels[translate.LabelManagedBy] == translate.ManagedBy { // our own plan had entries of Endpoints documents for it
+		list = append(list, strings.Fields(pool.Annotations[translate.AnnotationAddresses])...)
 	}
 	slices.Sort(list)
 	return slices.Compact(list), nil

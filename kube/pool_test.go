@@ -88,6 +88,17 @@ func TestMembersOf(t *testing.T) {
 		}
 	}
 	f(annotate("app in (llama,qwen),app!=llama"), "10.0.0.3:8000", "10.0.0.3:8001")
+	// Entries of Endpoints documents, of our own plans alone.
+	list := func(made bool) func(*world) {
+		return func(w *world) {
+			w.pools[0].Annotations = map[string]string{translate.AnnotationAddresses: "10.0.0.1:8000 10.9.0.1:80 [fd00::9]:8000"}
+			if made {
+				w.pools[0].Labels = map[string]string{translate.LabelManagedBy: translate.ManagedBy}
+			}
+		}
+	}
+	f(list(true), "10.0.0.1:8000", "10.0.0.1:8001", "10.9.0.1:80", "[fd00::2]:8000", "[fd00::2]:8001", "[fd00::9]:8000")
+	f(list(false), all...)
 	f(annotate("a=b,c in (d"), `cannot use the annotation gateway.sluice.dev/selector of InferencePool models/llama: unable to parse requirement: found '', expected: ',' or ')'`)
 }
 

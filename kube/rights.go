@@ -34,8 +34,8 @@ func rights() (cluster, own []rbacv1.PolicyRule) {
 		rule(poolv1.GroupName, []string{"inferencepools/status"}, "get", "patch"),
 	)
 	cluster = append(cluster, definitionStatus())
-	for _, k := range rewriteKinds() {
-		cluster = append(cluster, rule(k.Group, []string{k.resource}, look...))
+	for i, k := range rewriteKinds() {
+		cluster = append(cluster, rule(k.Group, []string{k.resource, objectiveKinds()[i].resource}, look...)) // of the same groups
 	}
 	groups := make(map[string]int)
 	for _, k := range madeKinds() {

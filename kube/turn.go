@@ -163,7 +163,8 @@ func (t *turn) adapters() *watched {
 	return &watched{kind: mapKind(), whole: true, labels: map[string]string{adapterLabel: "true"}, told: t.documentChanged, gone: t.documentChanged}
 }
 
-func (t *turn) rewrites(k kind) *watched {
+// documents are those of a kind that lie beside configurations, in their namespaces.
+func (t *turn) documents(k kind) *watched {
 	return &watched{kind: k, whole: true, told: t.documentChanged, gone: t.documentChanged}
 }
 
@@ -212,8 +213,8 @@ func (t *turn) sources(ctx context.Context) []watched {
 		{kind: definitionKind(), told: func(client.Object) { t.look() }, gone: func(client.Object) { t.look() }},
 		*t.configs(), *t.policies(), *t.adapters(), *t.authorities(),
 	}
-	for _, k := range rewriteKinds() {
-		list = append(list, *t.rewrites(k))
+	for _, k := range slices.Concat([]kind{endpointsKind()}, rewriteKinds(), objectiveKinds()) {
+		list = append(list, *t.documents(k))
 	}
 	for _, k := range t.kinds() {
 		list = append(list, *t.made(k))

@@ -18,18 +18,23 @@ type Context struct {
 	// Definitions are the kinds that the API server knows, as KIND.GROUP/VERSION, of those that not every cluster has. What
 	// needs one that isn't here is not planned, and a condition says who brings it.
 	Definitions []string `json:"definitions,omitempty"`
-	// Policies are the GatewayPolicies of the document's namespace, Adapters its ConfigMaps that list adapters, Rewrites its
-	// InferenceModelRewrites. Those that package config would refuse are left out by whoever fills this in, since one bad
+	// Policies are the GatewayPolicies of the document's namespace, Endpoints its lists of addresses, Adapters its ConfigMaps that
+	// list adapters, Rewrites its InferenceModelRewrites, Objectives its InferenceObjectives. Addresses of lists are in the form that
+	// compares equal: IP addresses in their shortest, names in small letters. Those that package config would refuse are left out by whoever fills this in, since one bad
 	// rule must not keep a gateway from everything else.
-	Policies []v1alpha1.GatewayPolicy         `json:"policies,omitempty"`
-	Adapters []corev1.ConfigMap               `json:"adapters,omitempty"`
-	Rewrites []v1alpha2.InferenceModelRewrite `json:"rewrites,omitempty"`
+	Policies   []v1alpha1.GatewayPolicy         `json:"policies,omitempty"`
+	Endpoints  []v1alpha1.Endpoints             `json:"endpoints,omitempty"`
+	Adapters   []corev1.ConfigMap               `json:"adapters,omitempty"`
+	Rewrites   []v1alpha2.InferenceModelRewrite `json:"rewrites,omitempty"`
+	Objectives []v1alpha2.InferenceObjective    `json:"objectives,omitempty"`
 	// Services are the names of the Services in the document's namespace.
 	Services []string `json:"services,omitempty"`
 	// Owned are objects with names that the plan might use, and whose they are.
 	Owned []Owned `json:"owned,omitempty"`
 	// Pods are those of the document's namespace, as far as any scheduler could mean them.
 	Pods []Pod `json:"pods,omitempty"`
+	// Addresses are what pickers know of those of Endpoints, by Name as ADDRESS:PORT. One that isn't here nobody has said anything of.
+	Addresses []Pod `json:"addresses,omitempty"`
 	// Rollouts are the Deployments that an earlier plan made.
 	Rollouts []Rollout `json:"rollouts,omitempty"`
 	// Gateway is what the data plane says of the Gateway, nil before there is one.
@@ -84,7 +89,7 @@ type Owned struct {
 	Owner     string `json:"owner,omitempty"`
 }
 
-// Pod is a pod that may be a model server's, and what is known of it.
+// Pod is a pod that may be a model server's, or an address that is one's, and what is known of it.
 type Pod struct {
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`

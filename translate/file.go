@@ -47,7 +47,7 @@ func (b *builder) file(w *workload) {
 			Spec:       v1alpha1.GatewayPolicySpec{TargetRef: p.Spec.TargetRef, SessionAffinity: p.Spec.SessionAffinity},
 		})
 	}
-	docs = append(docs, b.beside(w)...)
+	docs = append(append(docs, b.lists(w)...), b.beside(w)...)
 	var text bytes.Buffer
 	for i, d := range docs {
 		if i > 0 {
@@ -66,7 +66,8 @@ func (b *builder) file(w *workload) {
 	b.add("v1", "ConfigMap", &corev1.ConfigMap{ObjectMeta: b.meta(w.namespace, w.name, w.scheduler), Data: map[string]string{fileName: text.String()}})
 }
 
-// beside are the documents that other people write, as far as they are for a workload: lists of adapters, and rules for names.
+// beside are the documents that other people write, as far as they are for a workload: lists of adapters, rules for names, and
+// objectives.
 func (b *builder) beside(w *workload) []any {
 	var docs []any
 	adapters := slices.SortedFunc(slices.Values(b.ctx.Adapters), func(x, y corev1.ConfigMap) int { return cmp.Compare(x.Name, y.Name) })
@@ -75,13 +76,29 @@ func (b *builder) beside(w *workload) []any {
 			docs = append(docs, &corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, ObjectMeta: named(&adapters[i].ObjectMeta), Data: adapters[i].Data})
 		}
 	}
-	rules := slices.SortedFunc(slices.Values(b.ctx.Rewrites), func(x, y v1alpha2.InferenceModelRewrite) int { return cmp.Compare(x.Name, y.Name) })
+	rules := slices.SortedFunc(slices.Values(b.ctx.Rewrites), func(x, y v1alpha2.InferenceModelRewrite) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.APIVersion, y.APIVersion))
+	})
 	for i := range rules {
 		if p := rules[i].Spec.PoolRef; p != nil && slices.ContainsFunc(w.schedulers, func(s *v1alpha1.Scheduler) bool { return s.Name == p.Name }) {
 			docs = append(docs, &v1alpha2.InferenceModelRewrite{TypeMeta: rules[i].TypeMeta, ObjectMeta: named(&rules[i].ObjectMeta), Spec: rules[i].Spec})
 		}
 	}
+	for _, o := range b.objectives(w.schedulers) {
+		docs = append(docs, &v1alpha2.InferenceObjective{TypeMeta: o.TypeMeta, ObjectMeta: metav1.ObjectMeta{Name: o.Name}, Spec: o.Spec})
+	}
 	return docs
+}
+
+// objectives are those for some schedulers.
+func (b *builder) objectives(schedulers []*v1alpha1.Scheduler) []v1alpha2.InferenceObjective {
+	list := slices.SortedFunc(slices.Values(b.ctx.Objectives), func(x, y v1alpha2.InferenceObjective) int {
+		return cmp.Or(cmp.Compare(x.Name, y.Name), cmp.Compare(x.APIVersion, y.APIVersion))
+	})
+	return slices.DeleteFunc(list, func(o v1alpha2.InferenceObjective) bool {
+		p := o.Spec.PoolRef
+		return p == nil || !slices.ContainsFunc(schedulers, func(s *v1alpha1.Scheduler) bool { return s.Name == p.Name })
+	})
 }
 
 // named is what a process needs of an object's metadata: of two rules the older one counts first.

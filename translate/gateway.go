@@ -188,6 +188,9 @@ func (b *builder) pools() {
 			m.Annotations[AnnotationSelector] = metav1.FormatLabelSelector(s.ModelSelector)
 			b.say(s.Name, "an InferencePool's selector has labels alone: the one in modelSelector is in its annotation %s, which this gateway goes by, and other users of the pool find no endpoint: write modelSelector with matchLabels for them", AnnotationSelector)
 		}
+		if addresses := b.addresses(s); addresses != "" {
+			m.Annotations[AnnotationAddresses] = addresses
+		}
 		p := &poolv1.InferencePool{ObjectMeta: m, Spec: poolv1.InferencePoolSpec{
 			Selector:    poolv1.LabelSelector{MatchLabels: labels},
 			TargetPorts: []poolv1.Port{{Number: poolv1.PortNumber(*s.TargetPort)}},

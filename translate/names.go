@@ -21,6 +21,9 @@ const (
 	// AnnotationSelector is on a pool whose selector has terms that an InferencePool can't express: the whole selector, which
 	// our pickers and extension server go by.
 	AnnotationSelector = "gateway.sluice.dev/selector"
+	// AnnotationAddresses is on a pool that has endpoints beside its pods: where Envoys reach them, as ADDRESS:PORT with blanks
+	// between.
+	AnnotationAddresses = "gateway.sluice.dev/addresses"
 	// LabelNobody is on no pod: a pool that others would read too widely selects by it.
 	LabelNobody = "gateway.sluice.dev/selected-by-annotation"
 

@@ -52,6 +52,7 @@ type builder struct {
 	s        Settings
 	topology v1alpha1.Topology
 	policies []v1alpha1.GatewayPolicy // those in force
+	listed   []listed
 	plan     *Plan
 	planned  map[string]bool
 	fault    error
@@ -71,6 +72,7 @@ func Build(config *v1alpha1.InferenceGatewayConfig, ctx *Context) (*Plan, error)
 	b := &builder{config: c, ctx: ctx, s: ctx.Settings.withDefaults(), plan: &Plan{}, planned: make(map[string]bool), perScheduler: make(map[string][]string)}
 	b.takePolicies()
 	b.check()
+	b.takeEndpoints()
 	switch {
 	case b.topology != v1alpha1.TopologyEmbedded && b.others("Gateway", b.s.SystemNamespace, b.config.Name):
 		b.notAccepted = append(b.notAccepted, b.taken("Gateway", b.s.SystemNamespace, b.config.Name)) // what is for a Gateway would be for someone else's

@@ -75,6 +75,13 @@ func (b *builder) checkIdle() {
 	} else if d != nil && !slices.Contains(b.ctx.Services, d.Name) {
 		b.notHonoured = append(b.notHonoured, fmt.Sprintf("spec.bbr.defaultBackend.name: there is no Service %q in namespace %q: create it", d.Name, b.config.Namespace))
 	}
+	if list := b.objectives(b.served()); len(list) > 0 {
+		var names []string
+		for _, o := range list {
+			names = append(names, fmt.Sprintf("%q", o.Name))
+		}
+		b.notHonoured = append(b.notHonoured, fmt.Sprintf("InferenceObjective %s: priorities order nothing yet, because there are no queues, and clients of a gateway in a cluster can't name them", joined(names)))
+	}
 	if p := spec.PodDefaults; p != nil {
 		for _, key := range []string{labelApp, LabelConfig, LabelManagedBy, LabelScheduler} {
 			if _, set := p.Labels[key]; set {
@@ -290,7 +297,7 @@ func (b *builder) schedulerStatus(s *v1alpha1.Scheduler) (one v1alpha1.Scheduler
 	return one, bad
 }
 
-// endpoints says of a scheduler's pods whether they can serve its model, and whether routing knows how they do.
+// endpoints says of a scheduler's pods, and of the addresses that are listed for it, whether they can serve its model, and whether routing knows how they do.
 func (b *builder) endpoints(s *v1alpha1.Scheduler) []metav1.Condition {
 	selector, err := metav1.LabelSelectorAsSelector(s.ModelSelector)
 	if err != nil {
@@ -307,11 +314,27 @@ func (b *builder) endpoints(s *v1alpha1.Scheduler) []metav1.Condition {
 			ready = append(ready, p)
 		}
 	}
-	return []metav1.Condition{b.serving(s, selector, seen, ready), b.metricsRead(s, ready)}
+	addresses := 0
+	for _, one := range b.selected(s) {
+		p := &Pod{Name: hostPort(one.entry.Address, *s.TargetPort)}
+		if i := slices.IndexFunc(b.ctx.Addresses, func(a Pod) bool { return a.Name == p.Name }); i >= 0 {
+			p = &b.ctx.Addresses[i]
+		}
+		addresses++
+		seen = append(seen, p)
+		if p.Ready && !one.entry.Drain {
+			ready = append(ready, p)
+		}
+	}
+	return []metav1.Condition{b.serving(s, selector, addresses, seen, ready), b.metricsRead(s, addresses > 0, ready)}
 }
 
-func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, seen, ready []*Pod) metav1.Condition {
-	kind := v1alpha1.ConditionServing
+// serving says whether there is someone to send requests to. The last of those seen are addresses.
+func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addresses int, seen, ready []*Pod) metav1.Condition {
+	kind, noun, nobody := v1alpha1.ConditionServing, "pods", "no pod"
+	if addresses > 0 {
+		noun, nobody = "pods and addresses", "no pod or address"
+	}
 	switch {
 	case len(b.perScheduler[s.Name]) > 0:
 		return b.condition(kind, false, "NotAccepted", "nothing is made for it, and its model is answered 404")
@@ -320,6 +343,8 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, seen,
 	case len(seen) == 0:
 		return b.condition(kind, false, "SelectorMatchesNothing", fmt.Sprintf("modelSelector matches no pod in namespace %q: compare it with the labels of kubectl get pods -n %s --show-labels; it says %s",
 			b.config.Namespace, b.config.Namespace, metav1.FormatLabelSelector(s.ModelSelector)))
+	case len(ready) == 0 && addresses > 0:
+		return b.condition(kind, false, "NoReadyEndpoint", fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said: ask them by kubectl sluice top", len(seen)-addresses, addresses))
 	case len(ready) == 0:
 		return b.condition(kind, false, "NoReadyPod", fmt.Sprintf("none of %d pods is ready: look at kubectl get pods -n %s -l '%s'", len(seen), b.config.Namespace, selector))
 	}
@@ -339,13 +364,16 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, seen,
 			others = append(others, m)
 		}
 		slices.Sort(others)
-		return b.condition(kind, false, "ModelNotServed", fmt.Sprintf("no pod serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", s.ModelName, joined(others), s.ModelName))
+		return b.condition(kind, false, "ModelNotServed", fmt.Sprintf("%s serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", nobody, s.ModelName, joined(others), s.ModelName))
 	}
-	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d pods are ready", len(ready), len(seen)))
+	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d %s are ready", len(ready), len(seen), noun))
 }
 
-func (b *builder) metricsRead(s *v1alpha1.Scheduler, ready []*Pod) metav1.Condition {
-	kind := v1alpha1.ConditionMetricsRead
+func (b *builder) metricsRead(s *v1alpha1.Scheduler, addresses bool, ready []*Pod) metav1.Condition {
+	kind, noun := v1alpha1.ConditionMetricsRead, "pod"
+	if addresses {
+		noun = "endpoint"
+	}
 	var without, lacking, missing []string
 	tried := 0
 	for _, p := range ready {
@@ -365,11 +393,11 @@ func (b *builder) metricsRead(s *v1alpha1.Scheduler, ready []*Pod) metav1.Condit
 	missing = slices.Compact(missing)
 	switch {
 	case len(without) > 0:
-		return b.condition(kind, false, "NoMetrics", fmt.Sprintf("%d of %d ready pods give no metrics at port %d (%s), and are routed to by what this gateway counts itself: check targetPort, and for SGLang that it runs with --enable-metrics", len(without), len(ready), *s.TargetPort, joined(without)))
+		return b.condition(kind, false, "NoMetrics", fmt.Sprintf("%d of %d ready %ss give no metrics at port %d (%s), and are routed to by what this gateway counts itself: check targetPort, and for SGLang that it runs with --enable-metrics", len(without), len(ready), noun, *s.TargetPort, joined(without)))
 	case len(missing) > 0:
 		return b.condition(kind, false, "MetricUnknown", fmt.Sprintf("%s not among the metrics of %s, and left out of the choice: check engineType, which is %s, and the engine's version", joined(missing), joined(lacking), s.EngineType))
 	case tried == 0:
-		return b.unknown(kind, "NotTried", "no picker has read the metrics of a ready pod yet")
+		return b.unknown(kind, "NotTried", "no picker has read the metrics of a ready "+noun+" yet")
 	}
-	return b.condition(kind, true, "Read", fmt.Sprintf("the metrics of %d pods are read", tried))
+	return b.condition(kind, true, "Read", fmt.Sprintf("the metrics of %d %ss are read", tried, noun))
 }

@@ -56,6 +56,9 @@ const (
 	fileName   = "gateway.yaml"
 )
 
+// flagSelectOnly makes a body-based router of a picker.
+const flagSelectOnly = "--select-only"
+
 // workload is one Deployment of ours with everything around it.
 type workload struct {
 	// name is the Deployment's and its Service's, account the ServiceAccount's.
@@ -107,7 +110,7 @@ func (b *builder) split() {
 	if b.selects() {
 		name := routerOf(b.config.Name)
 		w := b.whole(name)
-		w.namespace, w.does, w.port, w.portName, w.secure, w.peers = b.s.SystemNamespace, []string{"pick", "--select-only"}, portPick, "grpc", true, false
+		w.namespace, w.does, w.port, w.portName, w.secure, w.peers = b.s.SystemNamespace, []string{"pick", flagSelectOnly}, portPick, "grpc", true, false
 		w.replicas, w.env, w.envFrom, w.verbose = *b.config.Spec.BBR.Replicas, b.podEnv(), b.podEnvFrom(), nil
 		b.roles(name, b.s.SystemNamespace, []string{name})
 		b.workload(w)

@@ -2,8 +2,8 @@ package v1alpha1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Endpoints lists model servers by address, for gateways that run where there are no pods: a laptop, a virtual machine,
-// a container. A scheduler's modelSelector selects among the entries of every Endpoints document.
+// Endpoints lists model servers by address: where there are no pods, as on a laptop, a virtual machine or in a container, and
+// those outside a cluster. A scheduler's modelSelector selects among the entries of every Endpoints document.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=endpoints,singular=endpoints,shortName=gwep,categories=sluice,scope=Namespaced
