@@ -15,15 +15,14 @@ const MaxUnits = 1 << 16
 // Index says which slot (a small number that its owner gives to each endpoint) holds which blocks. The zero Index is
 // empty and ready. It must not be used by two goroutines at once.
 //
-// Every block known is an entry with one bit per slot. Each slot has a queue of its entries in the order of insertion;
-// eviction is by second chance (the clock algorithm, Corbató 1968), which needs one bit where a list per slot would
-// need two pointers, and no write that moves memory when a block is used again.
+// Every block known is an entry with one bit per slot, which is all that matching reads. Each slot has a list of its
+// entries in the order of use, and forgets the one that was not used for longest, as the engine does: where caches
+// hardly hold what is in use, an order that is only near that one gives up conversations that go on.
 type Index struct {
 	entries map[uint64]int32
 	keys    []uint64
 	sizes   []int32  // units per entry
 	held    []uint64 // words bits per entry: slots that hold it
-	used    []uint64 // words bits per entry: slots that used it since their queue last passed it
 	fresh   []uint64 // words bits per entry: slots that were sent it and may not have computed it yet
 	free    []int32
 	words   int
@@ -31,14 +30,18 @@ type Index struct {
 	alive   []uint64
 }
 
-// queue is a slot's entries, oldest first, in a ring that grows as needed. units is their sizes' sum, at most limit.
+// queue is a slot's entries, the longest unused first: a ring of places through place 0, which is no entry's, so that the
+// first is what comes after 0 and the last what comes before. Places that are free hold entry -1, one leading to the
+// next. units is the sum of the entries' sizes, at most limit.
 type queue struct {
-	ring  []int32
-	first int
-	n     int
-	units int
-	limit int
+	places []place
+	at     map[int32]int32 // entry to place
+	free   int32           // 0 for none
+	units  int
+	limit  int
 }
+
+type place struct{ entry, prev, next int32 }
 
 // Matched is what Match found, kept for the Add that follows it: which entry each of the blocks is.
 type Matched struct{ at []int32 }
@@ -66,7 +69,7 @@ func (x *Index) grow(slot int) {
 	if words <= x.words {
 		return
 	}
-	x.held, x.used, x.fresh = widen(x.held, x.words, words), widen(x.used, x.words, words), widen(x.fresh, x.words, words)
+	x.held, x.fresh = widen(x.held, x.words, words), widen(x.fresh, x.words, words)
 	x.words, x.alive = words, make([]uint64, words)
 }
 
@@ -168,6 +171,7 @@ func (x *Index) Add(slot int, blocks []uint64, ends []int32, m *Matched) {
 	}
 	w, bit := slot>>6, uint64(1)<<(slot&63)
 	// Deepest first: the queue evicts from its front, and a chain must lose its tail before its head.
+	last := int32(0)
 	for k := len(blocks) - 1; k >= 0; k-- {
 		size := ends[k]
 		if k > 0 {
@@ -176,15 +180,15 @@ func (x *Index) Add(slot int, blocks []uint64, ends []int32, m *Matched) {
 		e := x.entry(blocks[k], k, size, m)
 		i := int(e)*x.words + w
 		if x.held[i]&bit != 0 {
-			x.used[i] |= bit
+			last = q.use(e, last)
 			continue
 		}
 		x.held[i] |= bit // before the eviction, which would free an entry that nobody holds
-		for q.n > 0 && q.units+int(x.sizes[e]) > q.limit {
+		for len(q.at) > 0 && q.units+int(x.sizes[e]) > q.limit {
 			x.evict(slot)
 		}
 		q.units += int(x.sizes[e])
-		q.push(e)
+		last = q.push(e)
 	}
 }
 
@@ -227,7 +231,7 @@ func (x *Index) entry(block uint64, k int, size int32, m *Matched) int32 {
 		e = int32(len(x.keys))
 		x.keys, x.sizes = append(x.keys, 0), append(x.sizes, 0)
 		for range x.words {
-			x.held, x.used, x.fresh = append(x.held, 0), append(x.used, 0), append(x.fresh, 0)
+			x.held, x.fresh = append(x.held, 0), append(x.fresh, 0)
 		}
 	}
 	x.keys[e], x.sizes[e] = block, size
@@ -235,29 +239,21 @@ func (x *Index) entry(block uint64, k int, size int32, m *Matched) int32 {
 	return e
 }
 
-// evict makes the slot forget the oldest of its blocks that it has not used since the queue last passed it.
+// evict makes the slot forget the block that it has not used for longest.
 func (x *Index) evict(slot int) {
 	q := &x.slots[slot]
-	w, bit := slot>>6, uint64(1)<<(slot&63)
-	for q.n > 0 {
-		e := q.pop()
-		i := int(e)*x.words + w
-		if x.used[i]&bit != 0 {
-			x.used[i] &^= bit
-			q.push(e)
-			continue
-		}
-		q.units -= int(x.sizes[e])
-		x.release(e, w, bit)
+	if len(q.at) == 0 {
 		return
 	}
+	e := q.pop()
+	q.units -= int(x.sizes[e])
+	x.release(e, slot>>6, uint64(1)<<(slot&63))
 }
 
 // release takes the slot's bit off an entry, and frees the entry with its last bit.
 func (x *Index) release(e int32, w int, bit uint64) {
 	base := int(e) * x.words
 	x.held[base+w] &^= bit
-	x.used[base+w] &^= bit
 	x.fresh[base+w] &^= bit
 	for _, have := range x.held[base : base+x.words] {
 		if have != 0 {
@@ -276,10 +272,10 @@ func (x *Index) Clear(slot int) {
 	}
 	q := &x.slots[slot]
 	w, bit := slot>>6, uint64(1)<<(slot&63)
-	for q.n > 0 {
+	for len(q.at) > 0 {
 		x.release(q.pop(), w, bit)
 	}
-	q.ring, q.first, q.units = nil, 0, 0
+	*q = queue{limit: q.limit}
 }
 
 // Held is how many units of prompt the slot holds.
@@ -290,21 +286,53 @@ func (x *Index) Held(slot int) int {
 	return x.slots[slot].units
 }
 
-func (q *queue) push(e int32) {
-	if q.n == len(q.ring) {
-		ring := make([]int32, max(2*len(q.ring), 64))
-		for i := range q.n {
-			ring[i] = q.ring[(q.first+i)%len(q.ring)]
-		}
-		q.ring, q.first = ring, 0
+// push puts an entry last and returns its place.
+func (q *queue) push(e int32) int32 {
+	if q.at == nil {
+		q.at, q.places = make(map[int32]int32), []place{{entry: -1}}
 	}
-	q.ring[(q.first+q.n)%len(q.ring)] = e
-	q.n++
+	p := q.free
+	if p != 0 {
+		q.free = q.places[p].next
+	} else {
+		p = int32(len(q.places))
+		q.places = append(q.places, place{})
+	}
+	q.places[p].entry, q.at[e] = e, p
+	q.link(p)
+	return p
 }
 
+// use makes an entry of the queue the last and returns its place. The entries of a chain were mostly pushed one after
+// the other, so the one after where the last one was is tried first.
+func (q *queue) use(e, last int32) int32 {
+	p := last + 1
+	if int(p) >= len(q.places) || q.places[p].entry != e {
+		p = q.at[e]
+	}
+	q.unlink(p)
+	q.link(p)
+	return p
+}
+
+// pop takes the first entry out, of at least one.
 func (q *queue) pop() int32 {
-	e := q.ring[q.first]
-	q.first = (q.first + 1) % len(q.ring)
-	q.n--
+	p := q.places[0].next
+	e := q.places[p].entry
+	q.unlink(p)
+	delete(q.at, e)
+	q.places[p], q.free = place{entry: -1, next: q.free}, p
 	return e
+}
+
+// link puts a place last in the ring, unlink takes it out.
+func (q *queue) link(p int32) {
+	last := q.places[0].prev
+	q.places[p].prev, q.places[p].next = last, 0
+	q.places[last].next, q.places[0].prev = p, p
+}
+
+func (q *queue) unlink(p int32) {
+	prev, next := q.places[p].prev, q.places[p].next
+	q.places[prev].next, q.places[next].prev = next, prev
 }

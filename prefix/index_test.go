@@ -8,19 +8,17 @@ import (
 	"testing"
 )
 
-// naive is the index as one would write it without caring for cost: per slot a list of blocks in the order of
-// insertion.
+// naive is the index as one would write it without caring for cost: per slot a list of blocks in the order of use.
 type naive struct {
 	limit []int
 	order [][]uint64
-	used  []map[uint64]bool
 	fresh []map[uint64]bool
 }
 
 func newNaive(slots int) *naive {
-	n := &naive{limit: make([]int, slots), order: make([][]uint64, slots), used: make([]map[uint64]bool, slots), fresh: make([]map[uint64]bool, slots)}
+	n := &naive{limit: make([]int, slots), order: make([][]uint64, slots), fresh: make([]map[uint64]bool, slots)}
 	for s := range slots {
-		n.used[s], n.fresh[s] = make(map[uint64]bool), make(map[uint64]bool)
+		n.fresh[s] = make(map[uint64]bool)
 	}
 	return n
 }
@@ -66,16 +64,8 @@ func (n *naive) resize(slot, units int) {
 }
 
 func (n *naive) evict(slot int) {
-	for {
-		oldest := n.order[slot][0]
-		n.order[slot] = n.order[slot][1:]
-		if !n.used[slot][oldest] {
-			delete(n.fresh[slot], oldest)
-			return
-		}
-		delete(n.used[slot], oldest)
-		n.order[slot] = append(n.order[slot], oldest)
-	}
+	delete(n.fresh[slot], n.order[slot][0])
+	n.order[slot] = n.order[slot][1:]
 }
 
 func (n *naive) add(slot int, blocks []uint64) {
@@ -85,8 +75,8 @@ func (n *naive) add(slot int, blocks []uint64) {
 		}
 	}
 	for _, block := range slices.Backward(blocks) {
-		if slices.Contains(n.order[slot], block) {
-			n.used[slot][block] = true
+		if k := slices.Index(n.order[slot], block); k >= 0 {
+			n.order[slot] = append(slices.Delete(n.order[slot], k, k+1), block)
 			continue
 		}
 		for len(n.order[slot]) > 0 && n.held(slot)+sizeOf(block) > n.limit[slot] {
@@ -109,7 +99,6 @@ func (n *naive) match(slot int, blocks []uint64) int32 {
 
 func (n *naive) clear(slot int) {
 	n.order[slot] = nil
-	clear(n.used[slot])
 	clear(n.fresh[slot])
 }
 
@@ -123,6 +112,9 @@ func check(t *testing.T, x *Index, n *naive) {
 		}
 		for _, block := range n.order[s] {
 			different[block] = true
+		}
+		if blocks, _ := x.Latest(s, MaxUnits); !slices.Equal(blocks, n.order[s]) {
+			t.Fatalf("slot %d holds %x in the order of use, want %x", s, blocks, n.order[s])
 		}
 	}
 	if len(x.entries) != len(different) {
@@ -141,13 +133,24 @@ func sound(t *testing.T, x *Index) {
 			t.Fatalf("slot %d holds %d units, more than its limit %d", s, q.units, q.limit)
 		}
 		units := 0
-		for i := range q.n {
-			e := int(q.ring[(q.first+i)%len(q.ring)])
+		order := q.order()
+		for _, entry := range order {
+			e := int(entry)
 			if bits[[2]int{e, s}] {
 				t.Fatalf("entry %d is twice in the queue of slot %d", e, s)
 			}
 			bits[[2]int{e, s}] = true
 			units += int(x.sizes[e])
+			if p, ok := q.at[entry]; !ok || q.places[p].entry != entry {
+				t.Fatalf("entry %d is in the queue of slot %d and can't be found there", e, s)
+			}
+		}
+		free := 0
+		for p := q.free; p != 0; p = q.places[p].next {
+			free++
+		}
+		if len(order) != len(q.at) || q.places != nil && 1+len(order)+free != len(q.places) {
+			t.Fatalf("slot %d: %d entries in the queue, %d can be found, %d places are free, of %d", s, len(order), len(q.at), free, len(q.places))
 		}
 		if units != q.units {
 			t.Fatalf("slot %d counts %d units, holds %d", s, q.units, units)
@@ -164,9 +167,6 @@ func sound(t *testing.T, x *Index) {
 			}
 			if x.fresh[i]&bit != 0 && !have {
 				t.Fatalf("entry %d is fresh at slot %d, which does not hold it", e, s)
-			}
-			if x.used[i]&bit != 0 && !have {
-				t.Fatalf("entry %d is used by slot %d, which does not hold it", e, s)
 			}
 			nobody = nobody && !have
 		}
@@ -185,6 +185,18 @@ func sound(t *testing.T, x *Index) {
 	if n := len(free); n != len(slices.Compact(free)) {
 		t.Fatalf("an entry is freed twice: %v", x.free)
 	}
+}
+
+// order lists a queue's entries, the longest unused first.
+func (q *queue) order() []int32 {
+	var out []int32
+	if q.places == nil {
+		return nil
+	}
+	for p := q.places[0].next; p != 0 && len(out) <= len(q.at); p = q.places[p].next {
+		out = append(out, q.places[p].entry)
+	}
+	return out
 }
 
 // script turns bytes into operations on the index and on the naive one, comparing them all the way.
@@ -368,6 +380,22 @@ func TestHotChainSurvives(t *testing.T) {
 	}
 }
 
+// What was used often and then no more goes before what was used once since, as in the engine.
+func TestLongestUnusedGoesFirst(t *testing.T) {
+	x := new(Index)
+	x.Resize(0, 100)
+	ended, going := run(0, 50), run(1, 50)
+	add(x, 0, going)
+	for range 10 {
+		add(x, 0, ended)
+	}
+	add(x, 0, going)
+	add(x, 0, run(2, 50))
+	if a, b := match(x, 0, ended), match(x, 0, going); a != 0 || b != 50 {
+		t.Errorf("of the chain unused for longest %d blocks are left, of the other %d, want 0 and 50", a, b)
+	}
+}
+
 // E27: an endpoint that is gone leaves nothing behind, neither for itself nor for who gets its slot, and others keep
 // theirs.
 func TestClearLeavesNothing(t *testing.T) {
@@ -450,8 +478,8 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Errorf("%d entries for four slots of 100 blocks", len(x.keys))
 	}
 	for s := range x.slots {
-		if got := len(x.slots[s].ring); got > 128 {
-			t.Errorf("slot %d: a ring of %d places for 100 blocks", s, got)
+		if got := len(x.slots[s].places); got > 101 {
+			t.Errorf("slot %d: %d places for 100 blocks", s, got)
 		}
 	}
 }

@@ -1,17 +1,18 @@
 package prefix
 
-// Latest lists the blocks that the slot was last given, at most that many, the oldest first, and how many units each
-// has: what Learn takes.
+// Latest lists the blocks that the slot has used last, at most that many, the longest unused first, and how many units
+// each has: what Learn takes.
 func (x *Index) Latest(slot, most int) (blocks []uint64, units []int32) {
 	if slot >= len(x.slots) {
 		return nil, nil
 	}
 	q := &x.slots[slot]
-	first := max(q.n-most, 0)
-	blocks, units = make([]uint64, 0, q.n-first), make([]int32, 0, q.n-first)
-	for i := first; i < q.n; i++ {
-		e := q.ring[(q.first+i)%len(q.ring)]
-		blocks, units = append(blocks, x.keys[e]), append(units, x.sizes[e])
+	n := min(len(q.at), most)
+	blocks, units = make([]uint64, n), make([]int32, n)
+	for p := int32(0); n > 0; n-- {
+		p = q.places[p].prev
+		e := q.places[p].entry
+		blocks[n-1], units[n-1] = x.keys[e], x.sizes[e]
 	}
 	return blocks, units
 }
