@@ -11,6 +11,7 @@ import (
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -236,11 +237,14 @@ func (t *translation) route(r *routev3.Route, uses []*use, roomy bool) (asked bo
 	}
 	route := t.routes[name.route]
 	if route == nil || name.rule >= len(route.Spec.Rules) {
-		// It has gone since, and Envoy Gateway is about to notice.
-		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}}
+		t.vanish(r, name)
 		return false, nil
 	}
 	targets := t.targets(action, name, &route.Spec.Rules[name.rule], uses)
+	if len(targets) == 0 { // of a rule that is another one
+		t.vanish(r, name)
+		return false, nil
+	}
 	byPolicy := slices.ContainsFunc(sortedKeys(r.TypedPerFilterConfig), func(filter string) bool { return t.policies[filter] })
 	entries := make([]*routev3.WeightedCluster_ClusterWeight, 0, len(targets))
 	for _, to := range targets {
@@ -264,6 +268,20 @@ func (t *translation) route(r *routev3.Route, uses []*use, roomy bool) (asked bo
 	lead(r, action, entries)
 	temper(action)
 	return asked, nil
+}
+
+// vanish is for a route whose rule has gone since, which Envoy Gateway is about to notice. What were pools' clusters ask nobody
+// for endpoints: as Envoy Gateway made them they would ask it, it may have forgotten them by then, and an Envoy that waits for
+// a cluster's endpoints takes no other cluster for 15 seconds.
+func (t *translation) vanish(r *routev3.Route, name ruleName) {
+	r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 503}}
+	for cluster, c := range t.clusters {
+		if cluster != name.cluster() && !strings.HasPrefix(cluster, name.cluster()+"/") {
+			continue
+		}
+		c.ClusterDiscoveryType, c.EdsClusterConfig = &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC}, nil
+		c.LoadAssignment = &endpointv3.ClusterLoadAssignment{ClusterName: cluster}
+	}
 }
 
 // lead has a route lead to one cluster, or to several by their weights.
