@@ -53,6 +53,7 @@ type Picker struct {
 	readers  sync.Pool            // *openai.UsageReader
 
 	draining atomic.Bool
+	running  atomic.Int64 // streams whose request has begun
 	// warned is when it was last said that Envoy has no route; 0 for never.
 	warned atomic.Int64
 }
@@ -87,6 +88,9 @@ func (p *Picker) take(o Options) {
 // Drain makes the health service and /readyz say that no more requests are welcome. Those that come are served.
 func (p *Picker) Drain() { p.draining.Store(true) }
 
+// Running is how many requests it has begun with and not ended.
+func (p *Picker) Running() int { return int(p.running.Load()) }
+
 // readiness says whether requests are welcome, and as JSON why. Naming a model needs no endpoint.
 func (p *Picker) readiness() ([]byte, bool) {
 	draining := p.draining.Load()
@@ -118,9 +122,14 @@ func (p *Picker) process(g grpc.ServerStream) (err error) {
 		}
 		s.end()
 	}()
-	for {
+	for begun := false; ; {
 		if err := g.RecvMsg(&s.in); err != nil {
 			return err // the request has ended, however it did
+		}
+		if !begun {
+			begun = true
+			p.running.Add(1)
+			defer p.running.Add(-1)
 		}
 		on, err := s.take()
 		s.in.free()

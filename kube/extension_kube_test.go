@@ -198,7 +198,7 @@ func TestExtension(t *testing.T) {
 		r.condition(t, "lost", poolv1.InferencePoolConditionAccepted, "True", string(poolv1.InferencePoolReasonAccepted))
 		r.condition(t, "a", poolv1.InferencePoolConditionResolvedRefs, "True", string(poolv1.InferencePoolReasonResolvedRefs))
 	})
-	t.Run("without a grant", func(t *testing.T) {
+	t.Run("without a grant", func(t *testing.T) { // K09, K10, K11
 		r.until(t, replies(500), "/stolen/x", "x-want", "127.0.0.11:8000")
 		r.apply(`
 apiVersion: gateway.networking.k8s.io/v1beta1
@@ -210,7 +210,7 @@ spec:
 `)
 		r.until(t, by("127.0.0.11:8000"), "/stolen/x", "x-want", "127.0.0.11:8000")
 	})
-	t.Run("rules, ports, hosts and Gateways", func(t *testing.T) {
+	t.Run("rules, ports, hosts and Gateways", func(t *testing.T) { // of a Gateway and a route that are made together (K21)
 		r.apply(strings.NewReplacer("name: gw", "name: second", "8888", "8889").Replace(gatewayDocs))
 		r.apply(`
 apiVersion: gateway.networking.k8s.io/v1
@@ -391,6 +391,18 @@ func (r *gatewayRig) ownPool(t *testing.T) {
 	r.apply(strings.Replace(poolDoc("own", "a", "own-epp", "}\n  targetPorts: [{number: 8000}]"), "namespace: models", "namespace: models, labels: {app.kubernetes.io/managed-by: sluice, gateway.sluice.dev/scheduler: own}, annotations: {gateway.sluice.dev/owner: models/plan}", 1))
 	r.apply(routeTo("models", "own", backend("own", "")))
 	r.until(t, by("127.0.0.12:8000"), "/own/x", "x-want", "127.0.0.12:8000")
+	// An address that is no pod is reached while the pool has it, and not any longer.
+	has := func(addresses string) {
+		t.Helper()
+		pool := new(poolv1.InferencePool)
+		must(t, r.client.Get(t.Context(), inModels("own"), pool))
+		pool.Annotations[translate.AnnotationAddresses] = addresses
+		must(t, r.client.Update(t.Context(), pool))
+	}
+	has("127.0.0.21:8000")
+	r.until(t, by("127.0.0.21:8000"), "/own/x", "x-want", "127.0.0.21:8000")
+	has("")
+	r.until(t, func(a *reply) bool { return a.status == 200 && a.By != "127.0.0.21:8000" }, "/own/x", "x-want", "127.0.0.21:8000")
 
 	r.apply(strings.NewReplacer("name: gw", "name: third", "8888", "8890").Replace(gatewayDocs) + `
 ---

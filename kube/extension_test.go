@@ -84,7 +84,7 @@ func translateCase(t *testing.T, c *extensionCase) *translateAnswer {
 	return a
 }
 
-// Golden pairs: what Envoy Gateway sends, and what Envoys are told instead. Listeners are shown where the case has its own.
+// Golden pairs: what Envoy Gateway sends, routes without metadata among it (K24), and what Envoys are told instead. Listeners are shown where the case has its own.
 func TestTranslation(t *testing.T) {
 	base := readCase(t, "testdata/extension/base.yaml")
 	files, err := filepath.Glob("testdata/extension/*.in.yaml")

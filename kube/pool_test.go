@@ -102,7 +102,7 @@ func TestMembersOf(t *testing.T) {
 	f(annotate("a=b,c in (d"), `cannot use the annotation gateway.sluice.dev/selector of InferencePool models/llama: unable to parse requirement: found '', expected: ',' or ')'`)
 }
 
-// A pool's pickers are those of the Service's port that are ready; why there is none is said.
+// A pool's pickers are those of the Service's port that are ready; why there is none is said (K15).
 func TestPickersOf(t *testing.T) {
 	f := func(change func(w *world), want string) {
 		t.Helper()
@@ -170,7 +170,8 @@ func TestEndpointsArePublished(t *testing.T) {
 	}
 }
 
-// Pools say, to each Gateway of ours that sends to them, what holds; all else in their status stays.
+// Pools say, to each Gateway of ours that sends to them, what holds; all else in their status stays. What holds is not written again
+// (K18); nothing is said to a Gateway that isn't there (K17), and nothing of routes from other namespaces without a grant (K09, K10).
 func TestParents(t *testing.T) {
 	route := func(w *world) *gatewayv1.HTTPRoute { return w.routes[0] }
 	f := func(name string, change func(w *world), want ...string) {
@@ -248,7 +249,7 @@ func TestParents(t *testing.T) {
 	})
 }
 
-// A condition's time is that of its last turn, and messages fit.
+// A condition's time is that of its last turn, and messages fit (K20).
 func TestParentTimes(t *testing.T) {
 	w := worldOf(t)
 	long := metav1.NewTime(metav1.Now().AddDate(-1, 0, 0))

@@ -283,6 +283,30 @@ func TestFilesAreTaken(t *testing.T) {
 	}
 }
 
+// A file that no ConfigMap can hold is said (K23); it is not cut, so that the API server refuses it and the one before stays.
+func TestFileThatIsTooLarge(t *testing.T) {
+	f := func(adapters int, accepted metav1.ConditionStatus, words string) {
+		t.Helper()
+		config, ctx, _ := read(t, "fused")
+		var list strings.Builder
+		for i := range adapters {
+			fmt.Fprintf(&list, "- %0250d\n", i)
+		}
+		ctx.Adapters = []corev1.ConfigMap{{ObjectMeta: metav1.ObjectMeta{Name: "many"}, Data: map[string]string{"baseModel": config.Spec.Schedulers[0].ModelName, "adapters": list.String()}}}
+		plan, err := Build(config, ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range plan.Status.Conditions {
+			if c.Type == v1alpha1.ConditionAccepted && (c.Status != accepted || !strings.Contains(c.Message, words)) {
+				t.Errorf("%d adapters: got %+v, want %s with %q", adapters, c, accepted, words)
+			}
+		}
+	}
+	f(3900, metav1.ConditionTrue, "")
+	f(4000, metav1.ConditionFalse, "a ConfigMap takes 1024000: list fewer adapters or rules, or use several gateways")
+}
+
 // Every field of the document stands in some case, so that the folder is the list of what each means.
 func TestEveryFieldHasACase(t *testing.T) {
 	var all strings.Builder

@@ -205,7 +205,7 @@ func (d *behindEnvoy) run(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	stopTelling() // what is told has no end of its own
-	return stop(g, d.s.o.drainTimeout)
+	return stop(g, d.picker.Running, d.s.o.drainTimeout)
 }
 
 // tell has Envoys told of endpoints until ctx ends.
@@ -218,16 +218,33 @@ func (d *behindEnvoy) tell(ctx context.Context, g *grpc.Server) {
 	}()
 }
 
+// idleFor is how long at least nothing has to run before streams are ended that are open and say nothing, as those of who watches
+// the health.
+const idleFor = time.Second
+
 // stop lets what runs end, up to a limit.
-func stop(g *grpc.Server, limit time.Duration) error {
+func stop(g *grpc.Server, running func() int, limit time.Duration) error {
 	done := make(chan struct{})
 	go func() { g.GracefulStop(); close(done) }()
-	select {
-	case <-done:
-		return nil
-	case <-time.After(limit):
-		g.Stop()
-		<-done
-		return tooSlow(limit)
+	late, look := time.After(limit), time.NewTicker(idleFor)
+	defer look.Stop()
+	for idle := 0; ; {
+		select {
+		case <-done:
+			return nil
+		case <-late:
+			g.Stop()
+			<-done
+			return tooSlow(limit)
+		case <-look.C:
+			if idle++; running() > 0 {
+				idle = 0
+			}
+			if idle == 2 { // a request may have been on its way at the first look
+				g.Stop()
+				<-done
+				return nil
+			}
+		}
 	}
 }

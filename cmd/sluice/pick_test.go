@@ -24,7 +24,8 @@ import (
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// The picker finds its endpoints, answers Envoy and the health service, and on SIGTERM waits for what runs.
+// The picker finds its endpoints, answers Envoy and the health service, and on SIGTERM waits for what runs, and not for streams on
+// which nothing does (K33).
 func TestPickCommand(t *testing.T) {
 	a := addressOf(startEngine(t, "llama"))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -76,6 +77,18 @@ func TestPickCommand(t *testing.T) {
 	if err != nil || !strings.Contains(answer.String(), a) {
 		t.Fatalf("got %v, %v, want it to name %s", answer, err, a)
 	}
+	for i := range 3 {
+		if _, err := pb.NewExternalProcessorClient(conn).Process(context.Background()); err != nil {
+			t.Fatal(i, err)
+		}
+		watch, err := healthpb.NewHealthClient(conn).Watch(context.Background(), &healthpb.HealthCheckRequest{Service: "readiness"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	cancel()
 	eventually(t, "it drains", func() bool { return strings.Contains(said.String(), "draining: no new connections") })
 	select {
@@ -86,8 +99,13 @@ func TestPickCommand(t *testing.T) {
 	if err := stream.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err != nil {
-		t.Errorf("got %v, want an end in good order", err)
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("got %v, want an end in good order", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it does not end, though nothing runs")
 	}
 	if log := said.String(); !strings.Contains(log, "x-request-id=it modelName=llama") {
 		t.Errorf("got no line for the request in the log:\n%s", log)
