@@ -471,6 +471,26 @@ func TestRewrite(t *testing.T) {
 	})
 }
 
+// The objective that a trusted client names has its priority in the log; of others the header counts for nothing, and goes no
+// further than Envoy.
+func TestObjective(t *testing.T) {
+	both(t, func(t *testing.T, mode filter.ProcessingMode_BodySendMode) {
+		for _, trust := range []bool{true, false} {
+			r := newRig(t, Options{Options: front.Options{TrustHeaders: trust, Objectives: []front.Objective{{Name: "batch", Pool: "pool", Priority: -10}}}})
+			e := r.envoy(mode)
+			c, destination, _ := e.picked(good, "x-llm-d-inference-objective", "batch")
+			if dropped := slices.Contains(c.GetHeaderMutation().GetRemoveHeaders(), "x-llm-d-inference-objective"); destination == "" || dropped == trust {
+				t.Errorf("trusted %v: got %q, the header removed: %v", trust, destination, dropped)
+			}
+			e.end()
+			r.atRest()
+			if said := strings.Contains(r.said.String(), "objective=batch priority=-10"); said != trust {
+				t.Errorf("trusted %v: got the log %s", trust, r.said)
+			}
+		}
+	})
+}
+
 // As a body-based router alone: model and base model in headers, nothing picked, and what no pool serves left to the
 // catch-all.
 func TestSelectOnly(t *testing.T) {
