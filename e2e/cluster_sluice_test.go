@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -44,7 +45,11 @@ var installSluice = sync.OnceValues(func() (took time.Duration, err error) {
 	if out, err := shared.run(ctx, "", "helm", helm...); err != nil {
 		return 0, fmt.Errorf("cannot install Sluice: %w: %s", err, out)
 	}
-	if out, err := script("envoy-gateway.sh", "install", systemNamespace, "-f", "../deploy/envoy-gateway/values.yaml").CombinedOutput(); err != nil {
+	values, err := filepath.Abs("../deploy/envoy-gateway/values.yaml") // helm runs inside, in no folder of ours
+	if err != nil {
+		return 0, err
+	}
+	if out, err := script("envoy-gateway.sh", "install", systemNamespace, "-f", values).CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("cannot install Envoy Gateway: %w: %s", err, out)
 	}
 	return time.Since(began), nil
