@@ -35,6 +35,9 @@ programs() {
 		echo                    apps          ./echo
 		extproc                 apps          ./extproc
 		image                   image         .
+		conformance             conformance   .
+		epp                     conformance   sigs.k8s.io/gateway-api-inference-extension/cmd/epp
+		echo-basic              conformance   sigs.k8s.io/gateway-api/conformance/echo-basic
 	END
 }
 

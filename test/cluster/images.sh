@@ -19,9 +19,19 @@ images() {
 		coredns       1       $bin/coredns       /coredns
 		envoy-gateway 1.9.1   $bin/envoy-gateway /usr/local/bin/envoy-gateway
 		envoy         1.40.0  $envoy /usr/local/bin/envoy
+		epp           -       $bin/epp           /epp
+		echo-basic    -       $bin/echo-basic    /echo-basic
 		sluice        $tag    ${SLUICE_E2E_BINARY:-SLUICE_E2E_BINARY} /sluice
 		engine        $tag    $root/e2e/engine.py /engine/engine.py
 	END
+}
+
+# called is an image's whole name: ours, or what the manifests of the Inference Extension's tests call it.
+called() {
+	case $1 in
+	epp | echo-basic) sed -n "/image: .*\/$1:/ {s/.*image: //p; q}" "$(module conformance sigs.k8s.io/gateway-api-inference-extension)/conformance/resources/base.yaml" ;;
+	*) echo "$registry/$1:$2" ;;
+	esac
 }
 
 # libraries are those that a program is linked with, each with its place.
@@ -58,6 +68,6 @@ for name in "${wanted[@]}"; do
 	sluice | engine) archive=$state/images/$name.tar && rm -f "$archive" ;;
 	*) archive=$cache/images/$name-$({ readlink -f "$program" && stat -L -c '%s %Y' "$program" && readlink -f "$bin/image" && echo "${list[@]}"; } | sha256sum | cut -c1-12).tar ;;
 	esac
-	[[ -f $archive ]] || "$bin/image" -o "$archive" -name "$registry/$name:$version" -entry "$path" "${list[@]}"
+	[[ -f $archive ]] || "$bin/image" -o "$archive" -name "$(called "$name" "$version")" -entry "$path" "${list[@]}"
 	echo "$archive"
 done
