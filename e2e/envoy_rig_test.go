@@ -31,10 +31,13 @@ import (
 	"github.com/sluice-gateway/sluice/fleet"
 )
 
-// eachEnvoy runs a test with either release of Envoy.
+// eachEnvoy runs a test with either release of Envoy, with both at a time: what they take is waiting.
 func eachEnvoy(t *testing.T, test func(t *testing.T, binary string)) {
 	for name, variable := range map[string]string{"current": envoyVariable, "old": oldEnvoyVariable} {
-		t.Run(name, func(t *testing.T) { test(t, os.Getenv(variable)) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, os.Getenv(variable))
+		})
 	}
 }
 
