@@ -21,63 +21,62 @@ func TestEnvoyFailureModes(t *testing.T) {
 		return http.Header{"X-Gateway-Destination-Endpoint": {e.address}, "X-Gateway-Base-Model-Name": {"m"}}
 	}
 	eachEnvoy(t, func(t *testing.T, binary string) {
-		for _, open := range []bool{false, true} {
-			a, b, stranger := newEndpoint(t), newEndpoint(t), newEndpoint(t)
-			p := newPicker(t, a, b)
-			mode := "FailClose"
-			if open {
-				mode = "FailOpen"
-			}
-			e := startEnvoy(t, binary, p, []*endpointRig{a, b}, "--failure-mode", mode)
-			unpicked := func(when string) {
-				t.Helper()
-				served := map[string]bool{}
-				for range 2 {
-					status, h, text := e.chat(forged(stranger))
-					if !open {
-						wantError(t, mode+", "+when, status, h, text, 503, "no_endpoint")
-						continue
+		for mode, open := range map[string]bool{"FailClose": false, "FailOpen": true} {
+			t.Run(mode, func(t *testing.T) {
+				t.Parallel()
+				a, b, stranger := newEndpoint(t), newEndpoint(t), newEndpoint(t)
+				p := newPicker(t, a, b)
+				e := startEnvoy(t, binary, p, []*endpointRig{a, b}, "--failure-mode", mode)
+				unpicked := func(when string) {
+					t.Helper()
+					served := map[string]bool{}
+					for range 2 {
+						status, h, text := e.chat(forged(stranger))
+						if !open {
+							wantError(t, mode+", "+when, status, h, text, 503, "no_endpoint")
+							continue
+						}
+						if status != 200 {
+							t.Errorf("%s, %s: got %d %v %q, want 200", mode, when, status, h, text)
+						}
+						served[text] = true
 					}
-					if status != 200 {
-						t.Errorf("%s, %s: got %d %v %q, want 200", mode, when, status, h, text)
+					// What else engines serve on the same port stays closed.
+					status, h, text := fetch(http.MethodPost, e.url+"/v1/unload_lora_adapter", nil, []byte("{}"))
+					if open {
+						wantError(t, mode+", "+when+", a closed path", status, h, text, 404, "not_found")
+					} else {
+						wantError(t, mode+", "+when+", a closed path", status, h, text, 503, "no_endpoint")
 					}
-					served[text] = true
+					if open && (!served[a.address] || !served[b.address] || len(served) != 2) {
+						t.Errorf("%s, %s: got answers from %v, want both endpoints", mode, when, served)
+					}
 				}
-				// What else engines serve on the same port stays closed.
-				status, h, text := fetch(http.MethodPost, e.url+"/v1/unload_lora_adapter", nil, []byte("{}"))
+				unpicked("no picker at the start")
+				p.start(t)
+				p.choose("m", b)
+				eventually(t, "the picker to be asked", 30*time.Second, func() bool {
+					status, h, text := e.chat(nil)
+					return status == 200 && text == b.address && h.Get("X-Gateway-Destination-Endpoint-Served") == b.address
+				})
+				p.say(nil)
+				unpicked("a picker that never answers")
+				p.halt()
+				unpicked("the picker is gone")
+				checkPaths(t, e, open)
 				if open {
-					wantError(t, mode+", "+when+", a closed path", status, h, text, 404, "not_found")
-				} else {
-					wantError(t, mode+", "+when+", a closed path", status, h, text, 503, "no_endpoint")
-				}
-				if open && (!served[a.address] || !served[b.address] || len(served) != 2) {
-					t.Errorf("%s, %s: got answers from %v, want both endpoints", mode, when, served)
-				}
-			}
-			unpicked("no picker at the start")
-			p.start(t)
-			p.choose("m", b)
-			eventually(t, "the picker to be asked", 30*time.Second, func() bool {
-				status, h, text := e.chat(nil)
-				return status == 200 && text == b.address && h.Get("X-Gateway-Destination-Endpoint-Served") == b.address
-			})
-			p.say(nil)
-			unpicked("a picker that never answers")
-			p.halt()
-			unpicked("the picker is gone")
-			checkPaths(t, e, open)
-			if open {
-				a.server.CloseClientConnections()
-				a.server.Listener.Close()
-				for range 8 {
-					if status, _, text := e.chat(nil); status != 200 || text != b.address {
-						t.Errorf("%s, one endpoint gone: got %d %q, want 200 from the other", mode, status, text)
+					a.server.CloseClientConnections()
+					a.server.Listener.Close()
+					for range 8 {
+						if status, _, text := e.chat(nil); status != 200 || text != b.address {
+							t.Errorf("%s, one endpoint gone: got %d %q, want 200 from the other", mode, status, text)
+						}
 					}
 				}
-			}
-			if n := len(stranger.requests()); n > 0 {
-				t.Errorf("%s: got %d requests at an address that a client named, want none", mode, n)
-			}
+				if n := len(stranger.requests()); n > 0 {
+					t.Errorf("%s: got %d requests at an address that a client named, want none", mode, n)
+				}
+			})
 		}
 	})
 }
