@@ -40,19 +40,23 @@ func simulated(name, model string, replicas int, args ...string) string {
 	return deployment(name, replicas, fmt.Sprintf(`{name: engine, image: %q, args: %s, %s}`, image("sluice"), list(all), probed), "")
 }
 
-// real are pods with a llama.cpp server each. Its image has the model and the few lines that start a server; Python and
-// what it needs are this machine's, mounted where they are.
+// real are pods with a llama.cpp server each. Its image has the model and the few lines that start a server.
 func real(t *testing.T, name, model string, replicas int, args ...string) string {
 	t.Helper()
-	python := os.Getenv(pythonVariable)
-	all := append([]string{python, "/engine/engine.py", "--until-told", "--host", "0.0.0.0", "--port", enginePort, "--alias", model}, args...)
+	return python(t, name, replicas, probed, append([]string{"/engine/engine.py", "--until-told", "--host", "0.0.0.0", "--port", enginePort, "--alias", model}, args...)...)
+}
+
+// python are pods that run it. Python and what it needs are this machine's, mounted where they are.
+func python(t *testing.T, name string, replicas int, probe string, args ...string) string {
+	t.Helper()
+	interpreter := os.Getenv(pythonVariable)
 	var mounts, volumes strings.Builder
-	for i, folder := range pythonFolders(t, python) {
+	for i, folder := range pythonFolders(t, interpreter) {
 		fmt.Fprintf(&mounts, "{name: f%d, mountPath: %q, readOnly: true}, ", i, folder)
 		fmt.Fprintf(&volumes, "      - {name: f%d, hostPath: {path: %q}}\n", i, folder)
 	}
 	container := fmt.Sprintf(`{name: engine, image: %q, command: %s, env: [{name: PYTHONDONTWRITEBYTECODE, value: "1"}], %s, volumeMounts: [%s]}`,
-		image("engine"), list(all), probed, mounts.String())
+		image("engine"), list(append([]string{interpreter}, args...)), probe, mounts.String())
 	return deployment(name, replicas, container, "      volumes:\n"+volumes.String())
 }
 

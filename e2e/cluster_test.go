@@ -63,7 +63,17 @@ func newPlace(t *testing.T) *place {
 		if t.Failed() {
 			dump(ctx, t, name)
 		}
-		if out, err := shared.kubectl(ctx, "", "delete", "namespace", name, "--timeout", "100s"); err != nil {
+		// Kubernetes takes the pods of a namespace first, and looks again only after half the time that they may take to end:
+		// minutes where they let requests end. So what makes pods goes before.
+		for _, kind := range []string{"igwc", "deployments"} {
+			if out, err := shared.kubectl(ctx, "", "delete", kind, "--all", "-n", name, "--timeout", "60s"); err != nil && !strings.Contains(out, "have a resource type") {
+				t.Errorf("cannot delete %s: %v: %s", kind, err, out)
+			}
+		}
+		if out, err := shared.kubectl(ctx, "", "wait", "--for", "delete", "pods", "--all", "-n", name, "--timeout", "90s"); err != nil {
+			t.Logf("pods stay: %v: %s", err, out) // one that is told to end while it starts does not hear it
+		}
+		if out, err := shared.kubectl(ctx, "", "delete", "namespace", name, "--wait=false"); err != nil {
 			t.Errorf("cannot delete the namespace: %v: %s", err, out)
 		}
 	})

@@ -29,7 +29,7 @@ func replaceFile(t *testing.T, file, text string) {
 func TestServeThroughEnvoyTakesOverTheFrontDoor(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, binary string) {
 		c := newCertificate(t, t.TempDir(), "issuer.example.com")
-		first, second := newIssuer(t, c), newIssuer(t, c)
+		first, second := newIssuerRig(t, c), newIssuerRig(t, c)
 		a := newEndpoint(t)
 		file := writeGateway(t, "", "", a)
 		raw, err := os.ReadFile(file)
@@ -39,7 +39,7 @@ func TestServeThroughEnvoyTakesOverTheFrontDoor(t *testing.T) {
 		plain := string(raw)
 		p, url := startThrough(t, binary, "-f", file, "--tls-roots", c.cert, "--failure-mode", "FailOpen")
 		e := &envoyRig{url: url}
-		bearer := func(i *issuer, scope string) http.Header {
+		bearer := func(i *issuerRig, scope string) http.Header {
 			return http.Header{"Authorization": {"Bearer " + i.token(t, map[string]any{"iss": "https://issuer.example.com", "aud": "gateway",
 				"exp": time.Now().Add(time.Hour).Unix(), "scope": scope})}}
 		}
@@ -54,7 +54,7 @@ func TestServeThroughEnvoyTakesOverTheFrontDoor(t *testing.T) {
 			eventually(t, "the file to be taken over", 30*time.Second, func() bool { return p.stderr.holding(from, "configuration taken over") })
 		}
 		with := func(more string) string { return strings.Replace(plain, "  schedulers:", more+"\n  schedulers:", 1) }
-		auth := func(i *issuer, claims string) string {
+		auth := func(i *issuerRig, claims string) string {
 			return fmt.Sprintf(`  auth: {jwt: {provider: {name: idp, issuer: "https://issuer.example.com", remoteJWKS: {uri: %q}, audiences: [gateway]%s}}}`, i.url+"/keys", claims)
 		}
 		until("the endpoint to serve", nil, 200)

@@ -6,12 +6,9 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/base64"
-	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -164,48 +161,20 @@ func TestEnvoyServesByTLS(t *testing.T) {
 	})
 }
 
-// issuer signs tokens and publishes its keys.
-type issuer struct {
-	key *ecdsa.PrivateKey
+// issuerRig is an issuer at an address here.
+type issuerRig struct {
+	*issuer
 	url string
 }
 
-func newIssuer(t *testing.T, c *certificateRig) *issuer {
+func newIssuerRig(t *testing.T, c *certificateRig) *issuerRig {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	point, err := key.PublicKey.Bytes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	coordinate := func(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
-	keys, _ := json.Marshal(map[string]any{"keys": []any{map[string]any{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "1",
-		"x": coordinate(point[1:33]), "y": coordinate(point[33:])}}})
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(keys) }))
+	i := newIssuer(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(i.keys) }))
 	server.TLS = &tls.Config{Certificates: []tls.Certificate{c.pair}}
 	server.StartTLS()
 	t.Cleanup(server.Close)
-	return &issuer{key: key, url: server.URL}
-}
-
-// token signs claims.
-func (i *issuer) token(t *testing.T, claims map[string]any) string {
-	t.Helper()
-	head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"ES256","typ":"JWT","kid":"1"}`))
-	body, err := json.Marshal(claims)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := head + "." + base64.RawURLEncoding.EncodeToString(body)
-	sum := sha256.Sum256([]byte(text))
-	r, s, err := ecdsa.Sign(rand.Reader, i.key, sum[:])
-	if err != nil {
-		t.Fatal(err)
-	}
-	signature := append(r.FillBytes(make([]byte, 32)), s.FillBytes(make([]byte, 32))...)
-	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
+	return &issuerRig{issuer: i, url: server.URL}
 }
 
 // Tokens: signed by the issuer, for this audience, with every claim; health checks need none.
@@ -213,7 +182,7 @@ func TestEnvoyChecksTokens(t *testing.T) {
 	eachEnvoy(t, func(t *testing.T, binary string) {
 		folder := t.TempDir()
 		c := newCertificate(t, folder, "issuer.example.com")
-		good, bad := newIssuer(t, c), newIssuer(t, c)
+		good, bad := newIssuerRig(t, c), newIssuerRig(t, c)
 		a := newEndpoint(t)
 		p := newPicker(t, a).start(t)
 		file := writeGateway(t, "", "", a)

@@ -37,6 +37,16 @@ called() {
 # libraries are those that a program is linked with, each with its place.
 libraries() { ldd "$1" | grep -o '/[^ ]*' | while read -r path; do echo "$(readlink -f "$path")=$path"; done; }
 
+# authority makes the one that Envoys trust: there is no way to those that the world trusts. Tests sign with it.
+authority() {
+	[[ ! -d $cache/authority ]] || return 0
+	local new
+	new=$(mktemp -d "$cache/authority.XXXXXX")
+	openssl ecparam -name prime256v1 -genkey -noout -out "$new/ca.key"
+	openssl req -x509 -new -nodes -key "$new/ca.key" -subj "/CN=authority of tests" -days 3650 -out "$new/ca.crt" 2>/dev/null
+	mv -nT "$new" "$cache/authority"
+}
+
 # files are what goes into an image, each with its place.
 files() {
 	local name=$1 program=$2 path=$3
@@ -44,6 +54,7 @@ files() {
 	case $name in
 	envoy)
 		libraries "$program"
+		echo "$cache/authority/ca.crt=/etc/ssl/certs/ca-certificates.crt"
 		echo "$state/passwd=/etc/passwd"
 		;;
 	envoy-gateway) echo "/etc/ssl/certs/ca-certificates.crt=/etc/ssl/certs/ca-certificates.crt" ;;
@@ -59,6 +70,7 @@ if [[ $# == 0 ]]; then mapfile -t wanted < <(images | awk '{ print $1 }'); fi
 mapfile -t built < <(images | awk -v bin="$bin/" 'index($3, bin) == 1 { print $1 }' | grep -xF "$(printf '%s\n' "${wanted[@]}")" || true)
 [[ ${#built[@]} == 0 ]] || "$here/build.sh" "${built[@]}" >/dev/null
 mkdir -p "$cache/images" "$state/images"
+authority
 echo 'root:x:0:0:root:/:/bin/false' >"$state/passwd" # Envoy asks who it is
 for name in "${wanted[@]}"; do
 	read -r _ version program path < <(images | awk -v n="$name" '$1 == n') || fail "make the image $name" "there is none; there are $(images | awk '{ printf "%s%s", sep, $1; sep = ", " }')"
