@@ -23,9 +23,16 @@ runs() { [[ -f $state/holder ]] && ours "$(cat "$state/holder")"; }
 start() {
 	local name=$1
 	shift
-	inside "$@" </dev/null >"$state/log/$name.log" 2>&1 &
+	inside "$@" </dev/null >>"$state/log/$name.log" 2>&1 &
 	echo $! >"$state/pid/$name"
 	disown
+}
+# program is the process of what start left running, below those that brought it inside.
+program() {
+	local pid
+	pid=$(cat "$state/pid/$1")
+	while [[ $(cat "/proc/$pid/comm") == @(bash|nsenter) ]]; do pid=$(pgrep -P "$pid"); done
+	echo "$pid"
 }
 # until_true tries a command, ten times a second, for so many seconds.
 until_true() {

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # usage: node.sh [IMAGE.tar…]
+#        node.sh restart | reboot
 #
 # Adds a node to the cluster that control.sh started: containerd with the images given, by default those without which no
-# pod runs, kubelet, kube-proxy, and CoreDNS as a pod. Pods run from then on.
+# pod runs, kubelet, kube-proxy, and CoreDNS as a pod. Pods run from then on. restart ends these programs and starts them
+# again, while pods run on; reboot ends the pods, too, without a word, and what a machine forgets that is switched off.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 "$here/needs.sh"
@@ -113,6 +115,50 @@ control_groups() {
 	for set in cpuset.cpus cpuset.mems; do cat "/sys/fs/cgroup/cpuset/$set" >"/sys/fs/cgroup/cpuset/$cgroup/$set"; done
 }
 
+start_containerd() {
+	start containerd env PATH="$tools" "$bin/containerd" -c "$state/containerd.toml"
+	until_true "start containerd" 60 inside "$bin/ctr" -a "$sockets/containerd.sock" version
+}
+
+start_kubelet() {
+	start kubelet env PATH="$tools" "$bin/kubelet" --config "$state/kubelet.yaml" --kubeconfig "$state/node.kubeconfig" --hostname-override node1 \
+		--node-ip "$node_ip" --root-dir "$state/kubelet" --cert-dir "$state/kubelet/pki" -v=2
+	start proxy env PATH="$tools" "$bin/kube-proxy" --config "$state/proxy.yaml" -v=2
+}
+
+# end_programs ends what the two start, and waits until it has.
+end_programs() {
+	local name pid
+	for name in kubelet proxy containerd; do
+		pid=$(program "$name")
+		kill "$pid"
+		gone() { ! kill -0 "$pid" 2>/dev/null; }
+		until_true "end $name" 30 gone
+	done
+}
+
+# end_pods kills all that runs in pods, and what watches over it, and forgets where they were.
+end_pods() {
+	pgrep -P "$(cat "$state/holder")" -x containerd-shim | xargs -r kill -9 || true
+	find /sys/fs/cgroup -path "*/$cgroup/*" -name cgroup.procs -exec cat {} + 2>/dev/null | sort -u | xargs -r kill -9 2>/dev/null || true
+	inside sh -c "
+		for place in \$(awk '\$2 ~ \"^($sockets/containerd|/run/netns|$state/kubelet/pods)/\" { print \$2 }' /proc/mounts | sort -r); do umount -l \$place; done
+		rm -rf $sockets/containerd /run/netns/*"
+}
+
+case ${1:-} in
+restart | reboot)
+	runs || fail "$1 the node" "no cluster runs: test/cluster/up.sh starts one"
+	end_programs
+	[[ $1 == restart ]] || end_pods
+	start_containerd
+	start_kubelet
+	until_true "start kubelet" 60 inside "$bin/kubectl" get --raw /api/v1/nodes/node1/proxy/healthz
+	say "node: $((SECONDS - began)) s"
+	exit
+	;;
+esac
+
 runs || fail "add a node" "no cluster runs: test/cluster/control.sh starts one"
 mkdir -p "$state"/{cni,containerd,kubelet,podlogs}
 ln -sfn "$bin" "$state/cni/bin"
@@ -125,14 +171,11 @@ control_groups
 
 archives=("$@")
 if [[ $# == 0 ]]; then mapfile -t archives < <("$here/images.sh" pause coredns); fi
-start containerd env PATH="$tools" "$bin/containerd" -c "$state/containerd.toml"
-until_true "start containerd" 60 inside "$bin/ctr" -a "$sockets/containerd.sock" version
+start_containerd
 "$here/load.sh" "${archives[@]}"
 say "containerd and images: $((SECONDS - began)) s"
 
-start kubelet env PATH="$tools" "$bin/kubelet" --config "$state/kubelet.yaml" --kubeconfig "$state/node.kubeconfig" --hostname-override node1 \
-	--node-ip "$node_ip" --root-dir "$state/kubelet" --cert-dir "$state/kubelet/pki" -v=2
-start proxy env PATH="$tools" "$bin/kube-proxy" --config "$state/proxy.yaml" -v=2
+start_kubelet
 inside "$bin/kubectl" create clusterrolebinding kube-proxy --clusterrole system:node-proxier --user system:kube-proxy >/dev/null
 sed "s/\$registry/$registry/; s/\$dns_ip/$dns_ip/" "$here/coredns.yaml" | inside "$bin/kubectl" apply -f - >/dev/null
 until_true "make the node ready" 120 inside "$bin/kubectl" wait --for=condition=Ready node/node1 --timeout 1s
