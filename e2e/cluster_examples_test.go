@@ -226,17 +226,20 @@ func preamble(t *testing.T, n int) string {
 }
 
 // TestReplicas: two real engines. Requests with one preamble go to the one that has it in its cache, those with a preamble
-// each to both. The engines' own counters say what was in a cache. An adapter that a ConfigMap lists goes to the pool of its
-// base model.
+// each to both, and so do those with one preamble where weights leave caches out. The engines' own counters say what was in
+// a cache. An adapter that a ConfigMap lists goes to the pool of its base model.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	p := withSluice(t)
-	p.apply(real(t, "tiny", "tiny", 2), gateway(p.name, `  bbr: {enabled: true}
+	document := func(weights string) string {
+		return gateway(p.name, `  bbr: {enabled: true}
   schedulers:
   - name: tiny
     modelName: tiny
     modelSelector: {matchLabels: {app: tiny}}
-`))
+`+weights)
+	}
+	p.apply(real(t, "tiny", "tiny", 2), document(""))
 	p.waitServing(p.name)
 	models := p.modelPods("tiny")
 	if len(models) != 2 {
@@ -294,6 +297,19 @@ data:
 		}
 		return fmt.Sprint(got.status, got.body)
 	})
+
+	p.apply(document("    weights: {prefix: 0, queue: 3, kvCache: 2}\n"))
+	until(t, "the weights to count", time.Minute, func() string {
+		reason := p.send(p.name, "/v1/chat/completions", chat("tiny", "hello")).header.Get("X-Gateway-Routing-Reason")
+		if strings.HasPrefix(reason, "latency") || reason == "" {
+			return reason
+		}
+		t.Logf("by weights: %s", reason)
+		return ""
+	})
+	if served, _ := serial("one preamble, weights without prefix", func(int) string { return preamble(t, 20) }); len(served) != 2 {
+		t.Errorf("weights without prefix: got %v, want both pods", served)
+	}
 }
 
 // sum is that of a counter over pods.

@@ -154,6 +154,29 @@ func TestLoadBeatsCache(t *testing.T) {
 	}
 }
 
+// Weights that leave caches out spread requests of one beginning among equals; those that count them keep them together.
+func TestWeightsWithoutCachesSpread(t *testing.T) {
+	f := func(spread bool, weights map[string]float64) {
+		t.Helper()
+		p, err := Weights(weights)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v := evenView(2)
+		v.Request.Affinity = 7
+		counts := make([]int, 2)
+		for seed := range uint64(100) {
+			v.Seed = mix(seed)
+			counts[p.Decide(v).Endpoint]++
+		}
+		if least := slices.Min(counts); spread && least < 30 || !spread && least > 0 {
+			t.Errorf("%v: 100 requests with one beginning go as %v", weights, counts)
+		}
+	}
+	f(true, map[string]float64{ScorerQueue: 3, ScorerKVCache: 2, ScorerPrefix: 0})
+	f(false, DefaultWeights())
+}
+
 // E13: an endpoint with long sessions that finishes nothing is the busiest, by what is in flight there now. So it is
 // when the engine tells nothing.
 func TestInFlightCountsAgainst(t *testing.T) {

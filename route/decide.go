@@ -154,7 +154,7 @@ func (p *Profile) sign() float32 {
 // replicas of the gateway that share nothing still agree where a new prefix goes, and requests without a prefix spread
 // by their seed.
 func (p *Profile) pick(v *View, d *Decision) {
-	sign, key, hashes := p.sign(), v.tieKey(), v.Snapshot.Hashes
+	sign, key, hashes := p.sign(), p.tieKey(v), v.Snapshot.Hashes
 	top := v.top(sign, key)
 	ratio, slack := p.band(v)
 	limit := p.limit(v.total[top[0]], ratio, slack)
@@ -224,9 +224,10 @@ func (p *Profile) limit(best, ratio, slack float32) float32 {
 	return p.sign()*best + max(best, -best)*ratio + slack
 }
 
-// tieKey is what the rendezvous goes by: the request's beginning, or its seed when it has none to share.
-func (v *View) tieKey() uint64 {
-	if v.Request.Affinity != 0 {
+// tieKey is what the rendezvous goes by: the request's beginning, or its seed when it has none to share or the profile
+// doesn't go by it.
+func (p *Profile) tieKey(v *View) uint64 {
+	if v.Request.Affinity != 0 && !p.Scattered {
 		return v.Request.Affinity
 	}
 	return v.Seed

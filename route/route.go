@@ -322,6 +322,9 @@ type Profile struct {
 	// best, and a rendezvous hash chooses among them. In a cost profile the band is for replicas of the gateway to
 	// agree, and vanishes as View.Alone goes to 1.
 	TieRatio, TieSlack float32
+	// Scattered says that no term goes by what endpoints have cached, so that the request's seed chooses among near ties,
+	// not its beginning.
+	Scattered bool
 }
 
 // Term is a named, weighted scorer. The name is the configuration key and the metric label.

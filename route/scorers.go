@@ -66,6 +66,7 @@ func Weights(weights map[string]float64) (*Profile, error) {
 		}
 	}
 	p.TieSlack = sum * tieShare
+	p.Scattered = weights[ScorerPrefix] == 0 && weights[ScorerPredictedLatency] == 0
 	names := ScorerNames()
 	for name := range weights {
 		if !slices.Contains(names, name) {
