@@ -153,8 +153,9 @@ func standInNode(t *testing.T, name string) {
 	if err := shared.client.Create(t.Context(), node); err != nil {
 		t.Fatal(err)
 	}
+	made := node.DeepCopy()
 	node.Status = status
-	if err := shared.client.Status().Update(t.Context(), node); err != nil {
+	if err := shared.client.Status().Patch(t.Context(), node, client.MergeFrom(made)); err != nil { // controllers write to nodes, too
 		t.Fatal(err)
 	}
 	length := int32(40)
