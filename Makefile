@@ -15,7 +15,7 @@ PLATFORMS ?= linux/amd64,linux/arm64
 PACKAGES := ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help build check vet format staticcheck unit fuzz-seeds cluster cluster-down e2e images test test-doors test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-chromium needs-cluster needs-python
+.PHONY: help build check vet format staticcheck unit cluster cluster-down e2e images test test-doors test-kube test-vllm bench bench-data-plane bench-peers bench-proxy soak fuzz needs-cc needs-chromium needs-cluster needs-python
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,7 +34,7 @@ images: ## the gateway's image for several processors, as the archive dist/sluic
 		-label "org.opencontainers.image.version=$(VERSION)" -label org.opencontainers.image.licenses=Apache-2.0 \
 		"$(CURDIR)/dist/sluice-{os}-{arch}=/sluice" "$(CURDIR)/LICENSE=/LICENSE" "$(CURDIR)/NOTICE=/NOTICE"
 
-check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, unit and architecture tests under the race detector
+check: needs-cc vet format staticcheck unit ## vet, gofmt, staticcheck, and under the race detector unit and architecture tests and every fuzz target over its seeds
 
 vet:
 	$(GO) vet $(PACKAGES)
@@ -55,9 +55,6 @@ unit:
 	$(GO) test -race $(PACKAGES)
 	$(GO) test -C test/cluster/tools/image .
 
-fuzz-seeds: ## every fuzz target over its seeds and found inputs
-	$(GO) test -run '^Fuzz' $(PACKAGES)
-
 test-doors: needs-cc needs-python needs-chromium ## the gateway with both front doors, one of them Envoy, between real llama.cpp servers and the real OpenAI client, the console in Chromium
 	$(GO) test -tags doors -count 1 -timeout 20m -v ./e2e/
 
@@ -72,11 +69,9 @@ cluster: needs-python needs-cluster ## start that Kubernetes and leave it runnin
 cluster-down: ## end it
 	test/cluster/down.sh
 
-test: ## everything that has to hold without a cluster: check, the fuzz seeds, test-doors
-	@echo "== check: vet, gofmt, staticcheck, unit and architecture tests"
+test: ## everything that has to hold without a cluster: check and test-doors
+	@echo "== check: vet, gofmt, staticcheck, unit and architecture tests, every fuzz target over its seeds"
 	@$(MAKE) --no-print-directory check
-	@echo "== fuzz seeds"
-	@$(MAKE) --no-print-directory fuzz-seeds
 	@echo "== test-doors: real model servers behind the gateway, the OpenAI client before it"
 	@$(MAKE) --no-print-directory test-doors
 	@echo "== all passed"
