@@ -197,7 +197,8 @@ func (p *place) deleteAndSeeAllGone(models map[string]corev1.Pod) {
 	if out, err := shared.kubectl(p.t.Context(), "", "delete", "igwc", p.name, "-n", p.name, "--timeout", "60s"); err != nil {
 		p.t.Fatalf("cannot delete the configuration: %v: %s", err, out)
 	}
-	until(p.t, "all that was made to go", 2*time.Minute, func() string { return strings.Join(made(), " ") })
+	shared.web.CloseIdleConnections() // an Envoy that ends waits for them
+	until(p.t, "all that was made to go", 4*time.Minute, func() string { return strings.Join(made(), " ") })
 	for address, was := range models {
 		is, ok := p.modelPods(was.Labels["app"])[address]
 		if !ok || is.UID != was.UID || is.Status.ContainerStatuses[0].RestartCount != 0 {
