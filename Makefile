@@ -61,7 +61,7 @@ test-doors: needs-cc needs-python needs-chromium ## the gateway with both front 
 # The first run builds a Kubernetes from Go modules into the user's cache: a quarter of an hour on two cores. It needs Linux, root and 4 GB of memory.
 # Tests wait for pods most of the time, so that several run at once.
 e2e: needs-python needs-cluster ## the gateway in a real Kubernetes, with Envoy Gateway, and simulated and real model servers in pods
-	$(GO) test -tags cluster -count 1 -timeout 20m -parallel 4 -v ./e2e/
+	$(GO) test -tags cluster -count 1 -timeout 40m -parallel 4 -v ./e2e/
 
 cluster: needs-python needs-cluster ## start that Kubernetes and leave it running, for looking around (test/cluster/README.md)
 	SLUICE_E2E_KEEP=yes $(GO) test -tags cluster -count 1 -run '^$$' ./e2e/
