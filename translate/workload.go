@@ -11,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -360,8 +361,16 @@ func (b *builder) container(w *workload) corev1.Container {
 	}
 	if p := b.config.Spec.PodDefaults; p != nil && p.Resources != nil {
 		c.Resources = *p.Resources
+	} else {
+		c.Resources = corev1.ResourceRequirements{Requests: usualRequests()}
 	}
 	return c
+}
+
+// usualRequests are what a container asks of its node where the configuration says nothing of resources. Pods that ask for nothing get the
+// processor when nobody else wants it, and are the first to go where memory is short, while every request waits for a picker.
+func usualRequests() corev1.ResourceList {
+	return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"), corev1.ResourceMemory: resource.MustParse("128Mi")}
 }
 
 // spread keeps copies apart, by node and by zone, as far as that keeps none of them from running.
