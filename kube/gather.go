@@ -298,7 +298,8 @@ func conditionsAgainst(list []metav1.Condition, generation int64, kinds ...strin
 }
 
 // leaveOut takes out those documents beside a configuration that package config would refuse, and says so: one bad rule must
-// not keep a gateway from everything else. Of two that can't be together the younger one goes.
+// not keep a gateway from everything else. Of two that can't be together the younger one goes. Feeds have no order, so that what
+// is said is put into one: a status in another order would be written anew at each look, and each write brings a look.
 func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
 	slices.SortFunc(c.Endpoints, func(x, y v1alpha1.Endpoints) int {
 		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
@@ -325,6 +326,7 @@ func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) er
 	without(&c.Adapters, bad)
 	without(&c.Rewrites, bad)
 	without(&c.Objectives, bad)
+	slices.Sort(c.LeftOut)
 	return nil
 }
 
