@@ -169,7 +169,8 @@ func (a *asker) ask(ctx context.Context, key types.NamespacedName, pickers []wit
 // stateReady is what a picker says of an endpoint that it sends requests to.
 const stateReady = "ready"
 
-// take notes what a picker says of pods, and of addresses that are none. One whose ranks are endpoints of their own is as good as the worst of them.
+// take notes what a picker says of pods, and of addresses that are none. One whose ranks are endpoints of their own is ready when
+// one of them is, and its metrics are read when all of theirs are.
 func take(pods map[string]podFacts, pools []fleetPool, uids map[string]types.UID) {
 	fresh := make(map[string]bool)
 	for _, p := range pools {

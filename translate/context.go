@@ -20,8 +20,8 @@ type Context struct {
 	Definitions []string `json:"definitions,omitempty"`
 	// Policies are the GatewayPolicies of the document's namespace, Endpoints its lists of addresses, Adapters its ConfigMaps that
 	// list adapters, Rewrites its InferenceModelRewrites, Objectives its InferenceObjectives. Addresses of lists are in the form that
-	// compares equal: IP addresses in their shortest, names in small letters. Those that package config would refuse are left out by whoever fills this in, since one bad
-	// rule must not keep a gateway from everything else.
+	// compares equal: IP addresses in their shortest, names in small letters. Documents that package config would refuse are left out
+	// by whoever fills this in, since one bad rule must not keep a gateway from everything else.
 	Policies   []v1alpha1.GatewayPolicy         `json:"policies,omitempty"`
 	Endpoints  []v1alpha1.Endpoints             `json:"endpoints,omitempty"`
 	Adapters   []corev1.ConfigMap               `json:"adapters,omitempty"`
