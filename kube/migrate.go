@@ -16,7 +16,7 @@ import (
 
 // ownKinds are those whose definitions are ours.
 func ownKinds() []kind {
-	return []kind{configKind(), policyKind(), of(v1alpha1.GatewayGroup, v1alpha1.Version, v1alpha1.EndpointsKind, "endpoints"),
+	return []kind{configKind(), policyKind(), endpointsKind(),
 		of(v1alpha1.GatewayGroup, v1alpha1.Version, v1alpha1.GlobalGatewayKind, "globalgateways")}
 }
 

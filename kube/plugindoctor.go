@@ -18,7 +18,6 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/translate"
 )
 
@@ -89,11 +88,6 @@ func (e *examination) server(ctx context.Context) bool {
 	return true
 }
 
-// ownDefinitions are those of our kinds.
-func ownDefinitions() []string {
-	return []string{"inferencegatewayconfigs." + v1alpha1.InferenceGroup, "gatewaypolicies." + v1alpha1.GatewayGroup, "endpoints." + v1alpha1.GatewayGroup, "globalgateways." + v1alpha1.GatewayGroup}
-}
-
 // definitionState is what is read of a definition.
 type definitionState struct {
 	Status struct {
@@ -104,8 +98,8 @@ type definitionState struct {
 func (e *examination) definitions(ctx context.Context) {
 	const what = "definitions"
 	var missing []string
-	for _, name := range ownDefinitions() {
-		d := new(definitionState)
+	for _, k := range ownKinds() {
+		name, d := k.plural(), new(definitionState)
 		switch err := e.read(ctx, d, nil, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", name); {
 		case apierrors.IsNotFound(err):
 			missing = append(missing, name)
@@ -124,7 +118,7 @@ func (e *examination) definitions(ctx context.Context) {
 		e.say(LevelFail, what, "the API server does not know %s: install the chart with crds.install=true, or kubectl apply --server-side -k deploy/crds", strings.Join(missing, ", "))
 		return
 	}
-	e.say(LevelOK, what, "all %d kinds of ours are known", len(ownDefinitions()))
+	e.say(LevelOK, what, "all %d kinds of ours are known", len(ownKinds()))
 }
 
 // foreignKind is a kind of someone else's that gateways are made of.

@@ -23,7 +23,7 @@ func rights() (cluster, own []rbacv1.PolicyRule) {
 		rule(configs.Group, []string{configs.resource}, append(look, "patch", "update")...),
 		rule(configs.Group, []string{configs.resource + "/status"}, "get", "patch"),
 		rule(configs.Group, []string{configs.resource + "/finalizers"}, "update"), // some clusters ask for it of whoever names an owner
-		rule(policies.Group, []string{policies.resource, "endpoints", "globalgateways"}, append(look, "update")...),
+		rule(policies.Group, []string{policies.resource, endpointsKind().resource, "globalgateways"}, append(look, "update")...),
 		rule(policies.Group, []string{policies.resource + "/status"}, "get", "patch"),
 		rule("", []string{podKind().resource}, look...),
 		rule("", []string{secretKind().resource}, "get", "create", "patch", "delete"),
