@@ -213,6 +213,14 @@ func (f *feeds) failed(s *watched) toolscache.WatchErrorHandlerWithContext {
 	}
 }
 
+// has reports whether a feed runs, or is known to lack a right.
+func (f *feeds) has(s *watched) bool {
+	id := s.id()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.running[id] != nil || f.denied[id] != ""
+}
+
 // stopAll ends every feed.
 func (f *feeds) stopAll() {
 	f.mu.Lock()

@@ -152,7 +152,7 @@ func (t *turn) keepLooking(ctx context.Context) {
 
 // Sources that code asks by name.
 func (t *turn) configs() *watched {
-	return &watched{kind: configKind(), whole: true, told: t.configChanged, gone: t.configChanged}
+	return &watched{kind: configKind(), whole: true, told: t.configChanged, gone: t.configGone}
 }
 
 func (t *turn) policies() *watched {
@@ -276,9 +276,21 @@ func (t *turn) known(ctx context.Context, namespace string) []types.NamespacedNa
 	return keys
 }
 
+// configChanged asks for a look at kinds and rights only where something is to be followed that isn't: each status that is written
+// is a change, too, and a look is a dozen questions to the API server.
 func (t *turn) configChanged(o client.Object) {
 	t.again(client.ObjectKeyFromObject(o))
-	t.look() // its namespace may be new
+	c, ok := o.(*v1alpha1.InferenceGatewayConfig)
+	if !ok || t.feeds.has(t.podsOf(c.Namespace)) && (c.Spec.BBR.DefaultBackend == nil || t.feeds.has(t.servicesOf(c.Namespace))) {
+		return
+	}
+	t.look()
+}
+
+// configGone: its namespace may have none any more.
+func (t *turn) configGone(o client.Object) {
+	t.again(client.ObjectKeyFromObject(o))
+	t.look()
 }
 
 // documentChanged: something is different in a namespace that configurations there may depend on.
