@@ -28,6 +28,22 @@ func TestProgram(t *testing.T) {
 	f("sluice-kubectl", "sluice [command]")
 }
 
+// TestUnknownCommand: a command that isn't there is a fault under each name, and not a page of help.
+func TestUnknownCommand(t *testing.T) {
+	f := func(want, name string, args ...string) {
+		t.Helper()
+		cmd := program(name)
+		cmd.SetOut(new(bytes.Buffer))
+		cmd.SetArgs(args)
+		if err := cmd.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s %v: got %v, want %q", name, args, err, want)
+		}
+	}
+	f(`unknown command "docter" for "sluice"`, "sluice", "docter")
+	f(`unknown command "docter" for "sluice kubectl"`, "sluice", "kubectl", "docter")
+	f(`unknown command "docter" for "kubectl sluice"`, "kubectl-sluice", "docter")
+}
+
 // TestPluginSaysWhatIsMissing: without a cluster, a name or a file, each command says what to do.
 func TestPluginSaysWhatIsMissing(t *testing.T) {
 	t.Setenv("KUBECONFIG", "nowhere.yaml")

@@ -61,6 +61,9 @@ OpenAI-compatible address that sees what the engines are doing and sends each re
 		SilenceErrors: true,
 	}
 	cmd.SetFlagErrorFunc(flagFault)
-	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), controlCommand(), explainCommand(), replayCommand(), kubectlCommand(), versionCommand())
+	plugin := kubectlCommand()
+	// The library takes a name that no command below the first has for an argument, and shows the help.
+	plugin.Args, plugin.RunE = cobra.NoArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(demoCommand(), serveCommand(), pickCommand(), simCommand(), benchCommand(), checkCommand(), envoyCommand(), controlCommand(), explainCommand(), replayCommand(), plugin, versionCommand())
 	return cmd
 }
