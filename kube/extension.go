@@ -145,8 +145,11 @@ func (e *Extension) write(ctx context.Context) {
 		case <-e.feed.words.rings:
 		case <-again.C:
 		}
+		if !e.leads() {
+			continue
+		}
 		w, ok := e.feed.world(true)
-		if !ok || !e.leads() {
+		if !ok {
 			continue
 		}
 		if err := writeStatuses(ctx, e.api, w, e.ours(w)); err != nil && ctx.Err() == nil {
