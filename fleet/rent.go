@@ -2,9 +2,9 @@ package fleet
 
 import "math"
 
-// rentLasts is over how many seconds what was missed is forgotten: a copy that is hardly asked for would be evicted
-// before it has paid. Between 20 and 200 s it makes no difference that can be measured.
-const rentLasts = 60
+// rentLasts is over how many seconds what was missed is forgotten: a beginning that is asked for too rarely to pay for a
+// copy within that time goes without one. Over 60 s every beginning gets one some time.
+const rentLasts = 30
 
 // rents is what requests have missed for want of another copy of their beginning: a small table by the last block of it
 // that some endpoint holds, so that all that share just this beginning pay together. Where two beginnings collide, the

@@ -285,3 +285,26 @@ func BenchmarkReason(b *testing.B) {
 		p.Reason(v, d)
 	}
 }
+
+// What is missed for want of a copy is what one more would save on average, not what the best of all would; it pays for
+// as much of the true price.
+func TestMissedIsWhatOneMoreCopySaves(t *testing.T) {
+	v := evenView(3)
+	v.Alone = 1
+	v.Request.PromptTokens, v.Request.Units, v.Request.UnitTokens = 4000, 60, 64
+	v.Match, v.Work = Column{60, 0, 0}, Column{40, 10, 500}
+	d := Latency().Decide(v)
+	if want := float32(40-10) / 2; d.Endpoint != 0 || d.Missed < want-1 || d.Missed > want+1 {
+		t.Errorf("the holder has 40 ms to do, the others 10 and 500: got endpoint %d, missed %v ms, want 0 and %v", d.Endpoint, d.Missed, want)
+	}
+	before := v.total[1]
+	v.Request.Missed = 20
+	Latency().Decide(v)
+	if got := before - v.total[1]; got < 39 || got > 41 {
+		t.Errorf("20 ms missed took %v ms off the total where the beginning is not held, want 40", got)
+	}
+	v.Match[1], v.Match[2] = 60, 60
+	if d := Latency().Decide(v); d.Missed != 0 {
+		t.Errorf("all hold it: got %v ms missed, want none", d.Missed)
+	}
+}

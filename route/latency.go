@@ -11,7 +11,7 @@ const (
 	// congestion · b²/(1−b) times more where the share b of the pool is busy, at most maxCongestion times.
 	againFactor, congestion, maxCongestion = 2, 2, 60
 	// copierShare is the least share of computing held tokens again that counts, whatever earlier requests have paid.
-	copierShare = .25
+	copierShare = 1. / 3
 	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs
 	// any amount.
 	leastFree = .1
@@ -147,7 +147,7 @@ func (v *View) again(i int, match, least, price float32) float32 {
 	more := v.Request.compute(r, v.Request.uncached(match)) - v.Request.compute(r, least)
 	ms := more * (price + v.later(i))
 	if v.Request.Missed > 0 {
-		ms = max(ms-v.Request.Missed, copierShare*more)
+		ms = max(ms-againFactor*v.Request.Missed, copierShare*more) // in the same coin: paid when it has cost as much once
 	}
 	return max(ms, 0)
 }
@@ -184,20 +184,25 @@ func (v *View) bestMatch() float32 {
 	return most
 }
 
-// missed is what a request of this total would save, did every kept endpoint hold as much of its beginning as the one
-// that holds most.
+// missed is what a request of this total would save, did one more endpoint hold as much of its beginning as the one
+// that holds most: the mean over the kept ones that don't. What it would save did all of them is two to three times as
+// much, and pays for copies that don't come back.
 func (v *View) missed(total float32) float32 {
 	if v.most == 0 {
 		return 0
 	}
-	least, ideal, price := v.Request.uncached(v.most), total, v.recompute()
+	least, price := v.Request.uncached(v.most), v.recompute()
+	sum, without := float32(0), float32(0)
 	for i, m := range v.Match {
-		again := v.again(i, m, least, price)
-		if v.keep[i] && v.total[i]-again < ideal {
-			ideal = v.total[i] - again
+		if !v.keep[i] || m >= v.most {
+			continue
+		}
+		without++
+		if saves := total - v.total[i] + v.again(i, m, least, price); saves > 0 {
+			sum += saves
 		}
 	}
-	return total - ideal
+	return sum / max(without, 1)
 }
 
 // kvWaitMS is the expected wait for room in the KV cache. Only what requests add counts, their uncached tokens and

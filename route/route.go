@@ -74,7 +74,7 @@ type Request struct {
 	Units int `json:"units"`
 	// UnitTokens is the estimated number of tokens in a unit.
 	UnitTokens float32 `json:"unitTokens"`
-	// Missed is the milliseconds that earlier requests with the same beginning would have saved, had more endpoints
+	// Missed is the milliseconds that earlier requests with the same beginning would have saved, had one more endpoint
 	// held it, as far as another copy has not been paid for by them.
 	Missed float32 `json:"missed,omitempty"`
 	// Affinity identifies the leading blocks: requests that share a beginning share it. 0 means no prefix to share.
@@ -293,8 +293,9 @@ type Decision struct {
 	Near int32 `json:"near"`
 	// Total is the chosen endpoint's total: milliseconds in a cost profile, else the weighted sum of scores.
 	Total float32 `json:"total"`
-	// Missed is the milliseconds that this request would save, did every endpoint hold as much of its beginning as the
-	// one that holds most. A pool sums it up in Request.Missed. 0 in profiles that are not costs.
+	// Missed is the milliseconds that this request would save, did one more endpoint hold as much of its beginning as the
+	// one that holds most: the mean over those that don't. A pool sums it up in Request.Missed. 0 in profiles that are
+	// not costs.
 	Missed float32 `json:"missed,omitempty"`
 	// Copied says that the chosen endpoint holds less of the request's beginning than another that may serve, and so
 	// makes a copy of it.
