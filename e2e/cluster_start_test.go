@@ -41,7 +41,7 @@ func TestEnvoyGateway(t *testing.T) {
 		gatewayDocuments)
 	address := ""
 	until(t, "the Gateway to be programmed", 2*time.Minute, func() string {
-		u := p.object("gateway.networking.k8s.io/v1", "Gateway", "gateway")
+		u := p.object("gateway.networking.k8s.io/v1", "Gateway", "theirs")
 		if now := amiss(u, "Programmed", "True"); now != "" {
 			return now
 		}
@@ -93,7 +93,7 @@ spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
-metadata: {name: gateway}
+metadata: {name: theirs}
 spec:
   gatewayClassName: eg
   infrastructure: {parametersRef: {group: gateway.envoyproxy.io, kind: EnvoyProxy, name: envoy}}
@@ -103,7 +103,7 @@ apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: web}
 spec:
-  parentRefs: [{name: gateway}]
+  parentRefs: [{name: theirs}]
   rules: [{backendRefs: [{name: web, port: 80}]}]
 ---
 apiVersion: gateway.envoyproxy.io/v1alpha1
