@@ -7,7 +7,7 @@ it judges nothing itself and exits 0 whenever it could tell the story. The
 client's own retries are off, so that a failure of the gateway stays visible.
 
     calls    one call of every kind; a line {"call", ...} for each
-    load     many requests at once; lines {"event": "start" | "first" | "end", "n", ...}
+    load     many requests at once; lines {"event": "start" | "headers" | "first" | "end", "n", ...}
     stream   one long stream; lines as load
     abort    a stream that is closed after a few chunks
     prefix   conversations over shared long preambles; lines as load
@@ -188,7 +188,7 @@ def calls(args):
 
 
 async def one(client, n, messages, tokens, stream):
-    """Sends request n and tells its start, its first chunk and its end."""
+    """Sends request n and tells its start, a stream's headers, its first chunk and its end."""
     began = time.monotonic()
     end = {"n": n, "stream": stream, "outcome": "ok", "chunks": 0, "tokens": 0, "text": ""}
     say(event="start", n=n, stream=stream)
@@ -219,6 +219,7 @@ async def read_stream(client, n, messages, tokens, end):
     raw = await client.chat.completions.with_raw_response.create(
         model=client.model, messages=messages, max_tokens=tokens, stream=True, stream_options={"include_usage": True})
     end["endpoint"] = raw.headers.get(ENDPOINT)
+    say(event="headers", n=n, endpoint=end["endpoint"])
     finished = False
     async for chunk in raw.parse():
         if not end["chunks"]:

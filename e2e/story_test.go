@@ -12,7 +12,7 @@ import (
 
 // event is one line of client.py; which fields are set depends on the command.
 type event struct {
-	Event    string  `json:"event"`   // start, first or end
+	Event    string  `json:"event"`   // start, headers, first or end
 	Call     string  `json:"call"`    // what was called, for `calls`
 	N        int     `json:"n"`       // number of the request
 	Stream   bool    `json:"stream"`  // whether it asked for a stream
@@ -149,13 +149,15 @@ func wantNoneLost(t *testing.T, events []event) {
 }
 
 // unanswered returns the numbers of the requests that were started and have not
-// got a byte.
-func unanswered(events []event) []int {
+// got a byte of an answer, be it one of the events named here that came: headers
+// before a byte.
+func unanswered(events []event, either ...string) []int {
 	open := map[int]bool{}
 	for _, e := range events {
-		if e.Event == "start" {
+		switch {
+		case e.Event == "start":
 			open[e.N] = true
-		} else {
+		case e.Event == "first" || e.Event == "end" || slices.Contains(either, e.Event):
 			delete(open, e.N)
 		}
 	}
