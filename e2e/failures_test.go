@@ -38,6 +38,14 @@ func serving(t *testing.T, engines []*engine, address string) *engine {
 	return nil
 }
 
+// begins waits until a request has got a byte of an answer, and returns that event.
+func (s *story) begins(within time.Duration) event {
+	s.t.Helper()
+	first := func(e event) bool { return e.Event == "first" }
+	all := s.wait("a request to get a byte", within, func(all []event) bool { return slices.ContainsFunc(all, first) })
+	return all[slices.IndexFunc(all, first)]
+}
+
 // TestKilledEndpoint kills an engine under load, which also serves a long stream at
 // that moment. Only streams that had begun there may end early, and they end as
 // they should. S21.
@@ -48,12 +56,13 @@ func killedEndpoint(t *testing.T, d door) {
 	client := startClient(t, "load", g.url, "--requests", "120", "--concurrency", "12", "--tokens", "60")
 	client.waitEnds(nil, 30, time.Minute)
 	long := startClient(t, "stream", g.url, "--tokens", "6000")
-	begun := long.wait("the long stream to begin", time.Minute, func(all []event) bool { return len(all) >= 2 })
+	begun := long.begins(time.Minute)
 	client.waitEnds(client.events(), 10, time.Minute)
-	victim := serving(t, engines, begun[1].Endpoint)
+	victim := serving(t, engines, begun.Endpoint)
 	victim.signal(syscall.SIGKILL)
 
-	end := long.finish(time.Minute)[2]
+	story := long.finish(time.Minute)
+	end := story[len(story)-1]
 	if !d.broken(end) {
 		t.Errorf("got a long stream that was %q after %d chunks (%s %s %s), want it ended by an error event, or through Envoy by a reset",
 			end.Outcome, end.Chunks, end.Error, end.Code, end.Message)

@@ -22,7 +22,7 @@ func drain(t *testing.T, d door) {
 	t.Parallel()
 	_, g := neighbours(t, d, 4)
 	client := startClient(t, "stream", g.url, "--tokens", "1000")
-	client.wait("the stream to begin", 30*time.Second, func(all []event) bool { return len(all) >= 2 })
+	client.begins(30 * time.Second)
 	g.signal(syscall.SIGTERM)
 
 	address := strings.TrimPrefix(g.url, "http://")
