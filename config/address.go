@@ -38,6 +38,21 @@ func address(s string) (host string, port int, err error) {
 	return host, port, err
 }
 
+// CanonicalAddress writes the address of an endpoint in the one way that compares equal. What is no address stays as it is:
+// Parse says what is wrong with it.
+func CanonicalAddress(s string) string {
+	host, port, err := address(s)
+	switch {
+	case err != nil:
+		return s
+	case port != 0:
+		return net.JoinHostPort(host, strconv.Itoa(port))
+	case strings.Contains(host, ":"):
+		return "[" + host + "]"
+	}
+	return host
+}
+
 var (
 	hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 	numeric  = regexp.MustCompile(`(^|\.)([0-9]+|0[xX][0-9a-fA-F]*)\.?$`)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -65,7 +64,7 @@ func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGat
 		l := list.Items[i].DeepCopy()
 		for j := range l.Spec.Endpoints {
 			e := &l.Spec.Endpoints[j]
-			e.Address = canonical(e.Address)
+			e.Address = config.CanonicalAddress(e.Address) // as pickers tell of it
 		}
 		c.Endpoints = append(c.Endpoints, *l)
 	}
@@ -76,21 +75,6 @@ func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGat
 	}
 	slices.SortFunc(c.Addresses, func(x, y translate.Pod) int { return strings.Compare(x.Name, y.Name) })
 	return err
-}
-
-// canonical is an entry's address in the one form that compares equal, which pickers have, too.
-func canonical(address string) string {
-	if at, err := netip.ParseAddrPort(address); err == nil {
-		return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()).String()
-	}
-	ip, err := netip.ParseAddr(strings.Trim(address, "[]"))
-	switch {
-	case err != nil:
-		return strings.ToLower(address)
-	case ip.Unmap().Is6():
-		return "[" + ip.String() + "]"
-	}
-	return ip.Unmap().String()
 }
 
 func (t *turn) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {

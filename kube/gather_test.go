@@ -11,17 +11,6 @@ import (
 	"github.com/sluice-gateway/sluice/translate"
 )
 
-func TestCanonical(t *testing.T) {
-	for address, want := range map[string]string{
-		"10.9.0.1": "10.9.0.1", "10.9.0.1:80": "10.9.0.1:80", "[FD00:0::2]": "[fd00::2]", "[fd00:0::2]:80": "[fd00::2]:80",
-		"[::ffff:10.9.0.1]": "10.9.0.1", "[::ffff:10.9.0.1]:80": "10.9.0.1:80", "Llama-0.llama:80": "llama-0.llama:80", "Lab": "lab",
-	} {
-		if got := canonical(address); got != want {
-			t.Errorf("%s: got %s, want %s", address, got, want)
-		}
-	}
-}
-
 // What is left out is said in one order, whatever order feeds have.
 func TestLeaveOut(t *testing.T) {
 	var bad []corev1.ConfigMap
