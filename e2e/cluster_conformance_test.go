@@ -15,18 +15,7 @@ import (
 
 // conformanceClass is a class of the Envoy Gateway that asks the controller, as somebody has it who makes Gateways and pools
 // by hand; its Envoys are as this cluster needs them.
-const conformanceClass = `apiVersion: gateway.envoyproxy.io/v1alpha1
-kind: EnvoyProxy
-metadata: {name: envoy}
-spec:
-  provider:
-    type: Kubernetes
-    kubernetes:
-      envoyService: {type: ClusterIP}
-      envoyDeployment:
-        container: {image: "cluster.test/envoy:1.40.0", resources: {requests: {cpu: 50m, memory: 64Mi}}}
----
-apiVersion: gateway.networking.k8s.io/v1
+const conformanceClass = envoyDocument + `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: {name: conformance}
 spec:

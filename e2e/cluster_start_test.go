@@ -74,8 +74,8 @@ func addressOf(gateway *unstructured.Unstructured) string {
 	return ""
 }
 
-// gatewayDocuments are a Gateway with an Envoy of its own, a route to web, and a processor of its requests.
-const gatewayDocuments = `apiVersion: gateway.envoyproxy.io/v1alpha1
+// envoyDocument says how the Envoys of somebody's own Gateways are run in this cluster.
+const envoyDocument = `apiVersion: gateway.envoyproxy.io/v1alpha1
 kind: EnvoyProxy
 metadata: {name: envoy}
 spec:
@@ -86,7 +86,10 @@ spec:
       envoyDeployment:
         container: {image: "cluster.test/envoy:1.40.0", resources: {requests: {cpu: 50m, memory: 64Mi}}}
 ---
-apiVersion: gateway.networking.k8s.io/v1
+`
+
+// gatewayDocuments are a Gateway with an Envoy of its own, a route to web, and a processor of its requests.
+const gatewayDocuments = envoyDocument + `apiVersion: gateway.networking.k8s.io/v1
 kind: GatewayClass
 metadata: {name: eg}
 spec: {controllerName: gateway.envoyproxy.io/gatewayclass-controller}
