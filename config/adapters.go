@@ -89,7 +89,7 @@ func (c *checks) adapterList(path *field.Path, text string) []string {
 
 // pairConfigMaps checks that no two have one name.
 func (b *builder) pairConfigMaps() {
-	names := make(map[string]int)
+	names := make(map[string]string)
 	for i, m := range b.configMaps {
 		b.unique(b.configMapDocs[i], names, m.Name)
 	}

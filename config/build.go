@@ -136,9 +136,9 @@ func (b *builder) take(d *document) {
 // pair checks what only shows in all documents together.
 func (b *builder) pair() {
 	for _, d := range b.others {
-		d.say("metadata.name: one process runs one InferenceGatewayConfig, and document %d is one already: keep each in a file of its own", b.gatewayDoc.number)
+		d.say("metadata.name: one process runs one InferenceGatewayConfig, and %s is one already: keep each in a file of its own", b.gatewayDoc.place())
 	}
-	names := map[string]int{}
+	names := map[string]string{}
 	for i, d := range b.listDocs {
 		b.unique(d, names, b.lists[i].Name)
 	}

@@ -89,28 +89,85 @@ func marks(line []byte, mark string) bool {
 	return found && (len(rest) == 0 || strings.IndexByte(" \t\r\n", rest[0]) >= 0)
 }
 
-// read turns a stream into documents, leaving out empty ones. A document that can't be read has a fault and no tree.
+// read turns a stream into documents of known kinds.
 func read(docs []byte) []*document {
+	list := objects(docs)
+	for _, d := range list {
+		if d.tree != nil {
+			d.identify()
+		}
+	}
+	return list
+}
+
+// objects turns a stream into documents, leaving out empty ones. A document that can't be read has a fault and no tree.
+func objects(docs []byte) []*document {
 	var list []*document
+	number := 1
 	for _, c := range split(docs) {
-		d := &document{number: len(list) + 1}
+		d := &document{number: number}
 		root, empty := d.parse(c)
 		if empty {
 			continue
 		}
-		list = append(list, d)
+		number++
 		if len(d.faults) > 0 && root == nil {
+			list = append(list, d)
 			continue
 		}
-		tree, isObject := root.(map[string]any)
-		if !isObject {
-			d.say("must be an object with apiVersion, kind, metadata and spec, not %s", noun(root))
-			continue
-		}
-		d.tree = tree
-		d.identify()
+		list = append(list, d.unpack(root)...)
 	}
 	return list
+}
+
+// unpack is the document whose text holds a value, or those that it lists: an object with items whose kind ends in List, which
+// is what kubectl get prints for several, is as many documents as it has items.
+func (d *document) unpack(root any) []*document {
+	tree, isObject := root.(map[string]any)
+	if !isObject {
+		d.say("must be an object with apiVersion, kind, metadata and spec, not %s", noun(root))
+		return []*document{d}
+	}
+	if m, isObject := tree["metadata"].(map[string]any); isObject {
+		d.name, _ = m["name"].(string)
+	}
+	d.kind, _ = tree["kind"].(string)
+	for i := range d.faults {
+		d.faults[i].Kind, d.faults[i].Name = d.kind, d.name
+	}
+	items, listed := tree["items"]
+	if !listed || !strings.HasSuffix(d.kind, "List") {
+		d.tree = tree
+		d.strip()
+		return []*document{d}
+	}
+	var list []*document
+	if len(d.faults) > 0 {
+		list = append(list, d)
+	}
+	each, isList := items.([]any)
+	if !isList && items != nil {
+		d.say("items: Invalid value: must be a list, not %s", noun(items))
+		return []*document{d}
+	}
+	for i, item := range each {
+		one := &document{number: d.number, item: fmt.Sprintf("items[%d]", i)}
+		if d.item != "" {
+			one.item = d.item + "." + one.item
+		}
+		list = append(list, one.unpack(item)...)
+	}
+	return list
+}
+
+// strip takes out what an API server writes into an object, of whatever version it is: nothing here goes by it.
+func (d *document) strip() {
+	delete(d.tree, "status")
+	if m, isObject := d.tree["metadata"].(map[string]any); isObject {
+		for _, key := range []string{"managedFields", "resourceVersion", "uid", "generation", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"} {
+			delete(m, key)
+		}
+	}
 }
 
 // parse reads YAML as the API server's clients do (version 1.1, through JSON), tells of keys given twice and goes on
@@ -187,19 +244,12 @@ func duplicateKeys(err error, by int) []string {
 	return list
 }
 
-// identify fills in kind and name, and tells of a kind or version that isn't known.
+// identify tells of a kind or version that isn't known.
 func (d *document) identify() {
-	if m, isObject := d.tree["metadata"].(map[string]any); isObject {
-		d.name, _ = m["name"].(string)
-	}
-	kind, isString := d.tree["kind"].(string)
-	if !isString || kind == "" {
+	kind := d.kind
+	if kind == "" {
 		d.say("%s", field.Required(field.NewPath("kind"), knownKinds()))
 		return
-	}
-	d.kind = kind
-	for i := range d.faults {
-		d.faults[i].Kind, d.faults[i].Name = d.kind, d.name
 	}
 	for _, k := range kinds {
 		if k.kind != kind {

@@ -11,6 +11,8 @@ import (
 type Fault struct {
 	// Document counts from 1 and skips empty documents; 0 is the file as a whole, or a flag.
 	Document int
+	// Item is which one of a document that is a List, such as items[2]; empty where it is none.
+	Item string
 	// Kind and Name are empty where the document doesn't say.
 	Kind string
 	Name string
@@ -20,15 +22,25 @@ type Fault struct {
 
 // String is the fault on one line, with its document in front.
 func (f Fault) String() string {
-	switch {
-	case f.Document == 0:
+	if f.Document == 0 {
 		return f.Text
-	case f.Kind == "":
-		return fmt.Sprintf("document %d: %s", f.Document, f.Text)
-	case f.Name == "":
-		return fmt.Sprintf("document %d (%s): %s", f.Document, f.Kind, f.Text)
 	}
-	return fmt.Sprintf("document %d (%s %q): %s", f.Document, f.Kind, f.Name, f.Text)
+	at := place(f.Document, f.Item)
+	switch {
+	case f.Kind == "":
+		return fmt.Sprintf("%s: %s", at, f.Text)
+	case f.Name == "":
+		return fmt.Sprintf("%s (%s): %s", at, f.Kind, f.Text)
+	}
+	return fmt.Sprintf("%s (%s %q): %s", at, f.Kind, f.Name, f.Text)
+}
+
+// place is where a document stands in its file.
+func place(document int, item string) string {
+	if item == "" {
+		return fmt.Sprintf("document %d", document)
+	}
+	return fmt.Sprintf("document %d, %s", document, item)
 }
 
 // Faults is the error that Parse and FromFlags return: all there is to say, at once.
@@ -57,12 +69,16 @@ func (f *Faults) Error() string {
 // document is one YAML document on its way from text to a typed value.
 type document struct {
 	number int
+	item   string // which of a List, such as items[2]; empty for a document of its own
 	kind   string
 	name   string
 	tree   map[string]any // nil where the text cannot be read
 	faults []Fault
 	faulty []string // paths with a fault: what follows from one is not told again
 }
+
+// place is where the document stands in its file.
+func (d *document) place() string { return place(d.number, d.item) }
 
 // ref names the document in notices.
 func (d *document) ref() string {
@@ -71,7 +87,7 @@ func (d *document) ref() string {
 
 // say records a fault that has no field, or that has its own grammar for it.
 func (d *document) say(format string, args ...any) {
-	d.faults = append(d.faults, Fault{Document: d.number, Kind: d.kind, Name: d.name, Text: fmt.Sprintf(format, args...)})
+	d.faults = append(d.faults, Fault{Document: d.number, Item: d.item, Kind: d.kind, Name: d.name, Text: fmt.Sprintf(format, args...)})
 }
 
 // add records faults of fields, but for those that only follow from an earlier one: a port that is no number is not

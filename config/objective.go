@@ -34,7 +34,7 @@ func (b *builder) takeObjective(d *document) {
 
 // pairObjectives checks that every document's pool is there, and no two of a group have one name.
 func (b *builder) pairObjectives() {
-	names := make(map[string]int)
+	names := make(map[string]string)
 	for i, o := range b.objectives {
 		b.uniqueInGroup(b.objectiveDocs[i], names, o.APIVersion, o.Name)
 		b.hasPool(b.objectiveDocs[i], o.Spec.PoolRef)

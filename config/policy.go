@@ -93,7 +93,7 @@ func (b *builder) takePolicy(d *document) {
 
 // pairPolicies checks that every policy has something to be for, and nothing has two of a kind.
 func (b *builder) pairPolicies() {
-	seen := make(map[string]int)
+	seen := make(map[string]string)
 	for i, p := range b.policies {
 		d, t, path := b.policyDocs[i], p.Spec.TargetRef, field.NewPath("spec", "targetRef")
 		if b.gateway == nil || t.Name == "" {
@@ -108,10 +108,10 @@ func (b *builder) pairPolicies() {
 			continue
 		}
 		if first, taken := seen[t.SectionName]; taken {
-			d.add(field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("document %d is for the same: keep one of them", first)))
+			d.add(field.Invalid(path, field.OmitValueType{}, fmt.Sprintf("%s is for the same: keep one of them", first)))
 			continue
 		}
-		seen[t.SectionName] = d.number
+		seen[t.SectionName] = d.place()
 	}
 }
 

@@ -116,7 +116,7 @@ func (c *checks) modelName(path *field.Path, name, why string) {
 
 // pairRewrites checks that every document's pool is there, and no two have one name.
 func (b *builder) pairRewrites() {
-	names := make(map[string]int)
+	names := make(map[string]string)
 	for i, r := range b.rewrites {
 		d := b.rewriteDocs[i]
 		b.uniqueInGroup(d, names, r.APIVersion, r.Name)
@@ -132,21 +132,21 @@ func (b *builder) hasPool(d *document, p *v1alpha2.PoolReference) {
 }
 
 // uniqueInGroup tells of a second document with a name. In a cluster one of another group may have the same.
-func (b *builder) uniqueInGroup(d *document, names map[string]int, apiVersion, name string) {
+func (b *builder) uniqueInGroup(d *document, names map[string]string, apiVersion, name string) {
 	if name == "" {
 		return
 	}
 	group, _, _ := strings.Cut(apiVersion, "/")
 	key := group + " " + name
 	if first, taken := names[key]; taken {
-		d.add(field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf("must be unique: document %d has the same name", first)))
+		d.add(field.Invalid(field.NewPath("metadata", "name"), name, fmt.Sprintf("must be unique: %s has the same name", first)))
 		return
 	}
-	names[key] = d.number
+	names[key] = d.place()
 }
 
 // unique tells of a second document with a name.
-func (b *builder) unique(d *document, names map[string]int, name string) {
+func (b *builder) unique(d *document, names map[string]string, name string) {
 	b.uniqueInGroup(d, names, "", name)
 }
 
