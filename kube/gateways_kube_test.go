@@ -50,6 +50,7 @@ func TestController(t *testing.T) {
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 		{"classes", (*stage).keepsAClass}, {"addresses", (*stage).followsAddresses}, {"objectives", (*stage).followsObjectives},
+		{"finalizers", (*stage).letsGo},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -1180,6 +1181,42 @@ func (g *stage) keepsOutOfDocuments() {
 		return g.there(new(gatewayv1.HTTPRoute), g.models, "mine")
 	})
 	g.removed("gw")
+}
+
+// A document that was read with our finalizer in it and written again by someone else, who so owns it, too, goes when it is deleted,
+// however it was written. Whoever else has a finalizer there keeps it until they have done what it is for.
+func (g *stage) letsGo() {
+	g.play(script{})
+	doc := func(name, more string) *unstructured.Unstructured {
+		return g.parse("apiVersion: inference.sagemaker.aws.amazon.com/v1alpha1\nkind: InferenceGatewayConfig\nmetadata: {name: " + name + ", finalizers: [" + more + finalizer + "]}\nspec: {bbr: {enabled: false}, schedulers: [{name: " + name + ", modelName: m, modelSelector: {}}]}")
+	}
+	need(g.t, g.server.client.Apply(g.t.Context(), client.ApplyConfigurationFromUnstructured(doc("applied", "")), client.FieldOwner("kubectl")))
+	need(g.t, g.server.client.Create(g.t.Context(), doc("created", ""), client.FieldOwner("kubectl-client-side-apply")))
+	const foreign = "example.com/waits"
+	need(g.t, g.server.client.Apply(g.t.Context(), client.ApplyConfigurationFromUnstructured(doc("held", foreign+", ")), client.FieldOwner("kubectl")))
+	for _, name := range []string{"applied", "created", "held"} {
+		g.says(name, v1alpha1.ConditionAccepted, metav1.ConditionTrue, "Accepted", "")
+	}
+	g.removed("applied")
+	g.removed("created")
+	held, err := g.stored("held")
+	need(g.t, err)
+	need(g.t, g.server.client.Delete(g.t.Context(), held))
+	g.eventually("the finalizer of someone else alone is left", func() error {
+		c, err := g.stored("held")
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(c.Finalizers, []string{foreign}) {
+			return fmt.Errorf("it has %v", c.Finalizers)
+		}
+		return nil
+	})
+	if left := g.made("held"); len(left) > 0 {
+		g.t.Errorf("got %v left, want nothing", left)
+	}
+	g.edit("held", func(c *v1alpha1.InferenceGatewayConfig) { c.Finalizers = nil })
+	g.removed("held")
 }
 
 // A thousand pods that come one after the other are counted, and are no thousand writes.

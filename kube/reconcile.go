@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
@@ -233,17 +234,38 @@ func (t *turn) finalize(ctx context.Context, config *v1alpha1.InferenceGatewayCo
 	if slices.Contains(config.Finalizers, finalizer) == on {
 		return nil
 	}
+	if !on {
+		return t.letGo(ctx, config)
+	}
 	u := new(unstructured.Unstructured)
 	u.SetGroupVersionKind(configKind().GroupVersionKind)
 	u.SetNamespace(config.Namespace)
 	u.SetName(config.Name)
 	u.SetUID(config.UID) // one that is gone must not be made anew
-	if on {
-		u.SetFinalizers([]string{finalizer})
-	}
-	err := t.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(fieldManager), client.ForceOwnership)
-	if err != nil && (on || !apierrors.IsNotFound(err) && !apierrors.IsConflict(err)) {
+	u.SetFinalizers([]string{finalizer})
+	if err := t.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("cannot write its finalizer: %w", err)
+	}
+	return nil
+}
+
+// letGo takes our finalizer off, whoever put it there: to apply less leaves what another manager owns, too, as kubectl does of
+// a document that was read with it and applied again. Other people's finalizers stay.
+func (t *turn) letGo(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) error {
+	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		live := new(v1alpha1.InferenceGatewayConfig)
+		if err := t.client.Get(ctx, client.ObjectKeyFromObject(config), live); err != nil {
+			return err
+		}
+		if live.UID != config.UID {
+			return nil // another one of its name
+		}
+		before := live.DeepCopy()
+		live.Finalizers = slices.DeleteFunc(live.Finalizers, func(f string) bool { return f == finalizer })
+		return t.client.Patch(ctx, live, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cannot take its finalizer off: %w", err)
 	}
 	return nil
 }
