@@ -134,6 +134,14 @@ func TestServeThroughEnvoyTakesOverTheFrontDoor(t *testing.T) {
 			}
 		})
 		takeOver(strings.Replace(plain, "modelSelector: {}", "modelSelector: {}\n    routeTimeout: 1s", 1))
-		until("the limit of time", nil, 504)
+		impatient := http.Client{Transport: kept, Timeout: 5 * time.Second} // a request by the routes of before would wait for ever
+		eventually(t, "the limit of time", 30*time.Second, func() bool {
+			answer, err := impatient.Post(url+"/v1/chat/completions", "application/json", strings.NewReader(`{"model":"m","messages":[]}`))
+			if err != nil {
+				return false
+			}
+			defer answer.Body.Close()
+			return answer.StatusCode == http.StatusGatewayTimeout
+		})
 	})
 }

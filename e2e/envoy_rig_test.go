@@ -371,9 +371,3 @@ func wantError(t *testing.T, what string, status int, h http.Header, text string
 		}
 	}
 }
-
-// freeAddress is an address of the loopback that nobody listens on.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	return loopback(freePorts(t, 1)[0])
-}

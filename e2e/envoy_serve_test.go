@@ -16,7 +16,7 @@ import (
 func startThrough(t *testing.T, binary string, args ...string) (*process, string) {
 	t.Helper()
 	p := start(t, "gateway", os.Getenv(binaryVariable), append([]string{"serve", "--data-plane", "envoy", "--envoy", binary, "--envoy-threads", "1",
-		"--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--reload-interval", "50ms"}, args...)...)
+		"--listen", freeAddress(t), "--admin", "127.0.0.1:0", "--reload-interval", "50ms"}, args...)...)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the gateway's last lines:\n%s", p.tail(20))

@@ -31,7 +31,7 @@ var served = regexp.MustCompile(`\b(serving|metrics) on (https?://[^\s"]+)`)
 // and may not have reported a data race.
 func startGateway(t *testing.T, models []string, args ...string) *gateway {
 	t.Helper()
-	g := &gateway{process: start(t, "gateway", os.Getenv(binaryVariable), serveArgs(args...)...)}
+	g := &gateway{process: start(t, "gateway", os.Getenv(binaryVariable), serveArgs(t, args...)...)}
 	t.Cleanup(func() { g.stop(t) })
 	eventually(t, "the gateway to say where it listens", 30*time.Second, func() bool {
 		if !g.running() {
@@ -44,9 +44,16 @@ func startGateway(t *testing.T, models []string, args ...string) *gateway {
 	return g
 }
 
-// serveArgs are the arguments of a gateway that listens on free ports of the loopback.
-func serveArgs(more ...string) []string {
-	return append([]string{"serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}, more...)
+// freeAddress is an address of the loopback that nobody listens on.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	return loopback(freePorts(t, 1)[0])
+}
+
+// serveArgs are the arguments of a gateway that listens on free ports of the loopback. An Envoy takes the port for clients a while after it was
+// found: no other process may be given it meanwhile.
+func serveArgs(t *testing.T, more ...string) []string {
+	return append([]string{"serve", "--listen", freeAddress(t), "--admin", "127.0.0.1:0"}, more...)
 }
 
 func (g *gateway) findAddresses() {

@@ -11,11 +11,12 @@ import (
 // engines count the prompt tokens they found in their caches: once with the
 // default profile through each front door, once with round robin, on engines that start empty again. The
 // three engines have three slots each, so all preambles fit in the fleet and half of
-// them in any one engine.
+// them in any one engine. Two requests at a time: with more, machines differ in how long a request waits where its
+// beginning is held, and with that in how often it is worth its while to go elsewhere.
 func TestSharedPrefixes(t *testing.T) {
 	measure := func(t *testing.T, d door, args ...string) (cached, prompts float64) {
 		engines, g := neighbours(t, d, 3, args...)
-		all := startClient(t, "prefix", g.url, "--words", "1280", "--tokens", "8", "--concurrency", "4",
+		all := startClient(t, "prefix", g.url, "--words", "1280", "--tokens", "8", "--concurrency", "2",
 			"--preambles", "6", "--conversations", "2", "--turns", "3").finish(3 * time.Minute)
 		wantNoneLost(t, all)
 		first, ended := 0.0, 0
@@ -41,10 +42,10 @@ func TestSharedPrefixes(t *testing.T) {
 	throughBoth(t, func(t *testing.T, d door) {
 		chosen, all := measure(t, d)
 		t.Logf("cached prompt tokens of %.0f: %.0f by default, %.0f with round robin: %.2f times as many", all, chosen, plain, chosen/plain)
-		// Round robin meets its own traces by luck: 27 % to 44 %. What has to be computed
-		// at least once leaves some 84 % to find, of which the default finds 71 % to 76 %.
-		if chosen < 1.3*plain || chosen < 0.6*all {
-			t.Errorf("got %.0f of %.0f prompt tokens cached by default and %.0f with round robin, want at least 60 %% and 1.3 times as many", chosen, all, plain)
+		// Round robin meets its own traces by luck: 27 % to 51 %. What has to be computed at least once leaves some 84 % to find, of which the
+		// default finds 79 % of all where few requests wait for each other.
+		if chosen < 1.3*plain || chosen < 0.7*all {
+			t.Errorf("got %.0f of %.0f prompt tokens cached by default and %.0f with round robin, want at least 70 %% and 1.3 times as many", chosen, all, plain)
 		}
 	})
 }

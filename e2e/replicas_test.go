@@ -77,7 +77,7 @@ func peerIsKilled(t *testing.T, d door) {
 	flags := func(i int) []string {
 		return []string{"--endpoint", "m=" + strings.Join(servers, ","), "--peers", strings.Join(peers, ","), "--peer-listen", peers[i]}
 	}
-	doomed := &gateway{process: start(t, "doomed gateway", os.Getenv(binaryVariable), append(serveArgs(flags(2)...), d.args...)...)}
+	doomed := &gateway{process: start(t, "doomed gateway", os.Getenv(binaryVariable), append(serveArgs(t, flags(2)...), d.args...)...)}
 	all := []*gateway{d.start(t, []string{"m"}, flags(0)...), d.start(t, []string{"m"}, flags(1)...), doomed}
 	eventually(t, "the third gateway to say where it listens", 30*time.Second, func() bool { doomed.findAddresses(); return doomed.url != "" && doomed.admin != "" })
 	for _, g := range all {
