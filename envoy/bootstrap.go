@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path"
+	"strings"
 	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
@@ -75,7 +76,7 @@ func (b *builder) pack(m valid) *anypb.Any {
 func (b *builder) bootstrap() *bootstrapv3.Bootstrap {
 	boot := &bootstrapv3.Bootstrap{
 		Node:             &corev3.Node{Id: "sluice", Cluster: b.o.Name},
-		Admin:            &bootstrapv3.Admin{Address: b.address(b.o.Admin)},
+		Admin:            &bootstrapv3.Admin{Address: b.admin()},
 		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{b.picker()}},
 		DynamicResources: &bootstrapv3.Bootstrap_DynamicResources{AdsConfig: b.ads()},
 		OverloadManager:  b.overload(),
@@ -153,6 +154,15 @@ func (b *builder) address(text string) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
 		Address: host, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port}}}}
 }
+
+func (b *builder) admin() *corev3.Address {
+	if isPath(b.o.Admin) {
+		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: b.o.Admin}}}
+	}
+	return b.address(b.o.Admin)
+}
+
+func isPath(address string) bool { return strings.HasPrefix(address, "/") }
 
 // literal reports whether the host of an address needs no look-up.
 func literal(address string) bool {

@@ -46,7 +46,7 @@ func failingOpen() Options {
 
 func dynamic() Options {
 	o := basic()
-	o.Dynamic = true
+	o.Dynamic, o.Admin = true, "/run/sluice/admin"
 	return o
 }
 

@@ -18,7 +18,8 @@ import (
 type Options struct {
 	// Name is the gateway's, in Envoy's node; empty for none.
 	Name string
-	// Listen is the address for clients, Admin that of Envoy's own administration, which belongs on loopback.
+	// Listen is the address for clients, Admin that of Envoy's own administration, which belongs on loopback; one that begins with a
+	// slash is the path of a Unix socket.
 	Listen, Admin string
 	// Certificate is how clients are spoken to by TLS; nil means plain HTTP/1.1 and HTTP/2.
 	Certificate *Certificate
@@ -193,6 +194,9 @@ func setDefault[T comparable](field *T, value T) {
 func (o *Options) check() error {
 	var faults []error
 	for _, a := range []struct{ what, address string }{{"listen", o.Listen}, {"picker", o.Picker.Address}, {"admin", o.Admin}} {
+		if a.what == "admin" && isPath(a.address) {
+			continue
+		}
 		if _, _, err := splitAddress(a.address); err != nil {
 			faults = append(faults, fmt.Errorf("cannot use %s address %q: %w", a.what, a.address, err))
 		}

@@ -186,12 +186,8 @@ func (d *throughEnvoy) run(ctx context.Context, l net.Listener) (err error) {
 
 // configure says where everyone listens, publishes the plan, and writes the bootstrap.
 func (d *throughEnvoy) configure(folder, address, picker string) (*envoy.Options, error) {
-	admin, err := freePort()
-	if err != nil {
-		return nil, err
-	}
 	flags := d.limit
-	flags.listen, flags.admin, flags.picker = address, admin, picker
+	flags.listen, flags.admin, flags.picker = address, filepath.Join(folder, "admin"), picker
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o, err := flags.options(d.plan.config)
@@ -215,22 +211,14 @@ func (d *throughEnvoy) configure(folder, address, picker string) (*envoy.Options
 
 const bootstrapFile = "envoy.yaml"
 
-// freePort finds an address on loopback that nobody listens on.
-func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("cannot find a free port: %w", err)
-	}
-	return l.Addr().String(), l.Close()
-}
-
 // child is a running Envoy.
 type child struct {
-	log        *slog.Logger
-	url, admin string
-	agent      string
-	client     *http.Client
-	process    *os.Process
+	log     *slog.Logger
+	url     string
+	agent   string
+	client  *http.Client // of the listener
+	admin   *http.Client // of Envoy's administration, at adminURL
+	process *os.Process
 	// ended is closed when it is gone, with err as the reason; failed has that as an error.
 	ended  chan struct{}
 	failed chan error
@@ -239,8 +227,11 @@ type child struct {
 
 // start runs Envoy, whose log becomes ours.
 func (d *throughEnvoy) start(folder string, o *envoy.Options) (*child, error) {
-	c := &child{log: d.s.log, agent: d.agent, url: "http://" + o.Listen, admin: "http://" + o.Admin, ended: make(chan struct{}), failed: make(chan error, 1),
-		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
+	c := &child{log: d.s.log, agent: d.agent, url: "http://" + o.Listen, ended: make(chan struct{}), failed: make(chan error, 1),
+		client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}},
+		admin: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", o.Admin)
+		}}}}
 	if o.Certificate != nil {
 		c.url = "https://" + o.Listen
 	}
@@ -312,7 +303,7 @@ func (c *child) wait(ctx context.Context, o *envoy.Options) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		if status, _ := c.get(http.MethodGet, c.url+front.PathLive); status == http.StatusOK {
+		if status, _ := c.get(c.client, http.MethodGet, c.url+front.PathLive); status == http.StatusOK {
 			return nil
 		}
 		select {
@@ -327,14 +318,17 @@ func (c *child) wait(ctx context.Context, o *envoy.Options) error {
 	}
 }
 
+// adminURL is where Envoy's administration is; its socket needs no host.
+const adminURL = "http://envoy"
+
 // get makes a request to Envoy itself; status 0 is no answer.
-func (c *child) get(method, url string) (status int, body string) {
+func (c *child) get(client *http.Client, method, url string) (status int, body string) {
 	r, err := http.NewRequest(method, url, http.NoBody)
 	if err != nil {
 		return 0, ""
 	}
 	r.Header.Set("User-Agent", c.agent)
-	answer, err := c.client.Do(r)
+	answer, err := client.Do(r)
 	if err != nil {
 		return 0, ""
 	}
@@ -346,14 +340,14 @@ func (c *child) get(method, url string) (status int, body string) {
 // drain has Envoy take no new connections, waits for the requests that run, up to a limit, and ends it.
 func (c *child) drain(limit time.Duration) error {
 	// The first has connections closed after the answers they wait for, the second takes no new ones.
-	c.get(http.MethodPost, c.admin+"/drain_listeners?graceful&skip_exit")
-	c.get(http.MethodPost, c.admin+"/drain_listeners")
+	c.get(c.admin, http.MethodPost, adminURL+"/drain_listeners?graceful&skip_exit")
+	c.get(c.admin, http.MethodPost, adminURL+"/drain_listeners")
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		status, text := c.get(http.MethodGet, c.admin+"/stats?filter=http.sluice.downstream_rq_active$")
+		status, text := c.get(c.admin, http.MethodGet, adminURL+"/stats?filter=http.sluice.downstream_rq_active$")
 		if status == http.StatusOK && strings.Contains(text, "http.sluice.downstream_rq_active: 0\n") && c.refuses() {
 			return c.stop()
 		}

@@ -63,7 +63,7 @@ and go need no new one; pools do.`,
 	f.StringArrayVar(&o.endpoints, "endpoint", nil, "model servers of a model, as `MODEL=HOST:PORT,…` (repeatable)")
 	f.StringVarP(&o.file, "file", "f", "", "configuration `FILE`: an InferenceGatewayConfig, Endpoints and what else docs/reference.md lists")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:8080", "`ADDR` to serve clients on")
-	f.StringVar(&o.admin, "admin", "127.0.0.1:9901", "`ADDR` of Envoy's own administration; keep it on loopback")
+	f.StringVar(&o.admin, "admin", "127.0.0.1:9901", "`ADDR` of Envoy's own administration, or the path of a Unix socket; keep it on loopback")
 	f.StringVar(&o.picker, "picker", "127.0.0.1:9002", "`HOST:PORT` of the picker")
 	f.BoolVar(&o.pickerTLS, "picker-tls", false, "speak TLS to the picker (any other --picker- flag of TLS does, too)")
 	f.StringVar(&o.pickerCA, "picker-ca", "", "`FILE` with the authority of the picker's certificate (default: the system's)")
