@@ -222,13 +222,88 @@ func adminPort(pod *corev1.Pod) int32 {
 	return 0
 }
 
-// Ask asks a picker's admin listener.
+// Ask asks a picker's admin listener. Of one whose container does not run it says why, and doesn't ask.
 func (c *Cluster) Ask(ctx context.Context, p Picker, path string, query url.Values) ([]byte, error) {
+	trouble, runs := "", true
+	if p.pod != nil {
+		trouble, runs = containerTrouble(p.pod)
+	}
+	if !runs {
+		return nil, fmt.Errorf("cannot ask picker %q in namespace %q: %s", p.Name, p.Namespace, trouble)
+	}
 	raw, err := c.admin(ctx, p.pod, path, query)
-	if err != nil {
+	switch {
+	case err == nil:
+		return raw, nil
+	case trouble != "":
+		return nil, fmt.Errorf("cannot ask picker %q in namespace %q: %s: %w", p.Name, p.Namespace, trouble, err)
+	case apierrors.IsForbidden(err) || strings.Contains(err.Error(), "forbidden"): // an upgrade that is refused comes as text
 		return nil, fmt.Errorf("cannot ask picker %q in namespace %q (you need the right to get pods/proxy or to create pods/portforward there): %w", p.Name, p.Namespace, err)
 	}
-	return raw, nil
+	return nil, fmt.Errorf("cannot ask picker %q in namespace %q: %w", p.Name, p.Namespace, err)
+}
+
+// containerTrouble says what is wrong with the container that is asked, empty where nothing is, and whether it runs as far as is
+// known.
+func containerTrouble(pod *corev1.Pod) (text string, runs bool) {
+	describe := fmt.Sprintf("`kubectl describe pod -n %s %s` says more", pod.Namespace, pod.Name)
+	s := askedContainer(pod)
+	if s == nil {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+				return fmt.Sprintf("no node takes its pod (%s: %s): %s", c.Reason, c.Message, describe), false
+			}
+		}
+		return "", true
+	}
+	w, logs, ended := s.State.Waiting, fmt.Sprintf("`kubectl logs -n %s %s --previous` says why", pod.Namespace, pod.Name), s.LastTerminationState.Terminated
+	text = fmt.Sprintf("container %q", s.Name)
+	switch {
+	case w != nil && ended == nil:
+		return strings.TrimSuffix(fmt.Sprintf("%s waits (%s: %s", text, w.Reason, w.Message), ": ") + "): " + describe, false
+	case w != nil:
+		text += " is in " + w.Reason
+	case s.State.Terminated != nil:
+		text, ended, logs = text+" has ended", s.State.Terminated, strings.Replace(logs, " --previous", "", 1)
+	case ended != nil && !s.Ready:
+		text += " runs again, and is not ready"
+	default:
+		return "", true
+	}
+	return fmt.Sprintf("%s, with %s, the last time by %s: %s", text, counted(int(s.RestartCount), "restart"), lastWords(ended), logs), s.State.Running != nil
+}
+
+// askedContainer is how the container with the port that is asked is, nil where nobody has said.
+func askedContainer(pod *corev1.Pod) *corev1.ContainerStatus {
+	for _, c := range pod.Spec.Containers {
+		if !slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.Name == "admin" }) {
+			continue
+		}
+		if i := slices.IndexFunc(pod.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 {
+			return &pod.Status.ContainerStatuses[i]
+		}
+	}
+	return nil
+}
+
+// lastWords says how a container ended.
+func lastWords(t *corev1.ContainerStateTerminated) string {
+	text := fmt.Sprintf("exit code %d", t.ExitCode)
+	if t.Reason != "" && t.Reason != "Error" {
+		text += " (" + t.Reason + ")"
+	}
+	if message := strings.TrimSpace(t.Message); message != "" {
+		text += fmt.Sprintf(", saying %q", message)
+	}
+	return text
+}
+
+// counted is a number of things, in words.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // byProxy has the API server pass a question on.

@@ -7,8 +7,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,9 +75,83 @@ func TestRefusal(t *testing.T) {
 // TestAsk: who can't be asked is named, with what it takes.
 func TestAsk(t *testing.T) {
 	c := &Cluster{admin: func(context.Context, *corev1.Pod, string, url.Values) ([]byte, error) {
-		return nil, errors.New("no route")
+		return nil, apierrors.NewForbidden(schema.GroupResource{Resource: "pods/proxy"}, "gw-picker-0", errors.New("no"))
 	}}
 	if _, err := c.Ask(t.Context(), Picker{Namespace: "models", Name: "gw-picker-0"}, "explain", nil); err == nil || !strings.Contains(err.Error(), "gw-picker-0") || !strings.Contains(err.Error(), "pods/proxy") {
 		t.Errorf("got %v, want the picker's name and the right", err)
+	}
+}
+
+// TestAskWhoDoesNotRun: of a picker whose container crashes, or never started, that is said and nobody asks; rights are named
+// where rights are the matter.
+func TestAskWhoDoesNotRun(t *testing.T) {
+	asked := false
+	var answer error
+	c := &Cluster{admin: func(context.Context, *corev1.Pod, string, url.Values) ([]byte, error) {
+		asked = true
+		return nil, answer
+	}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "models", Name: "gw-picker-0"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "side"}, {Name: "picker", Ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 9090}}}}}}
+	f := func(s corev1.ContainerStatus, asks bool, want string, not ...string) {
+		t.Helper()
+		asked = false
+		s.Name = "picker"
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "side", Ready: true}, s}
+		_, err := c.Ask(t.Context(), pickerOf(pod, "gw-picker"), "explain", nil)
+		if err == nil || !strings.Contains(err.Error(), want) || asked != asks {
+			t.Errorf("got %v, asked %t, want %q, %t", err, asked, want, asks)
+		}
+		for _, n := range not {
+			if strings.Contains(err.Error(), n) {
+				t.Errorf("got %v, want no %q", err, n)
+			}
+		}
+	}
+	ended := &corev1.ContainerStateTerminated{ExitCode: 2, Reason: "Error", Message: "cannot use --x\n"}
+	waiting := func(reason, message string) corev1.ContainerState {
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+	}
+	answer = errors.New("connection refused")
+	f(corev1.ContainerStatus{State: waiting("CrashLoopBackOff", "back-off 5m0s"), RestartCount: 7, LastTerminationState: corev1.ContainerState{Terminated: ended}}, false,
+		`container "picker" is in CrashLoopBackOff, with 7 restarts, the last time by exit code 2, saying "cannot use --x": `+"`kubectl logs -n models gw-picker-0 --previous` says why", "pods/proxy")
+	f(corev1.ContainerStatus{State: waiting("ImagePullBackOff", "not found")}, false, "container \"picker\" waits (ImagePullBackOff: not found): `kubectl describe pod -n models gw-picker-0`")
+	f(corev1.ContainerStatus{State: waiting("ContainerCreating", "")}, false, `waits (ContainerCreating): `)
+	f(corev1.ContainerStatus{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 137, Reason: "OOMKilled"}}}, false,
+		"has ended, with 0 restarts, the last time by exit code 137 (OOMKilled): `kubectl logs -n models gw-picker-0` says why")
+	running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	f(corev1.ContainerStatus{State: running, RestartCount: 1, LastTerminationState: corev1.ContainerState{Terminated: ended}}, true, "runs again, and is not ready, with 1 restart, the last time by exit code 2", "pods/proxy")
+	f(corev1.ContainerStatus{State: running, Ready: true}, true, "connection refused", "pods/proxy", "kubectl logs")
+	answer = errors.New("unable to upgrade connection: pods is forbidden")
+	f(corev1.ContainerStatus{State: running, Ready: true}, true, "you need the right to get pods/proxy", "kubectl logs")
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/1 nodes are available"}}
+	pod.Status.ContainerStatuses = nil
+	if _, err := c.Ask(t.Context(), pickerOf(pod, ""), "explain", nil); err == nil || !strings.Contains(err.Error(), "no node takes its pod (Unschedulable: 0/1 nodes are available)") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestGoing: of what is being deleted it is said since when, what keeps it, and what to do.
+func TestGoing(t *testing.T) {
+	f := func(finalizers []string, installed bool, want string) {
+		t.Helper()
+		e := &examination{}
+		if installed {
+			e.controller = &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "controller"}}
+		}
+		since := metav1.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+		c := &v1alpha1.InferenceGatewayConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "models", Name: "gateway", DeletionTimestamp: &since, Finalizers: finalizers}}
+		if !e.going("gateway", "igwc", c) || len(e.found) != 1 || e.found[0].Level != LevelWarn {
+			t.Fatalf("got %+v", e.found)
+		}
+		if !strings.Contains(e.found[0].Text, "is being deleted since 2026-01-02T15:04:05Z") || !strings.Contains(e.found[0].Text, want) {
+			t.Errorf("got %s, want %q", e.found[0].Text, want)
+		}
+	}
+	f([]string{finalizer}, true, "kept by finalizer gateway.sluice.dev/cleanup until the controller has removed what it made for it; if that lasts, kubectl -n system logs deployment/controller")
+	f([]string{finalizer}, false, `kubectl -n models patch igwc gateway --type merge -p '{"metadata":{"finalizers":[]}}'`)
+	f([]string{"other/x", finalizer}, true, `kept by finalizer other/x, which whoever put it there takes out; if nobody does any more, kubectl -n models patch igwc gateway --type merge -p '{"metadata":{"finalizers":["gateway.sluice.dev/cleanup"]}}'`)
+	if e := new(examination); e.going("gateway", "igwc", new(v1alpha1.InferenceGatewayConfig)) || len(e.found) > 0 {
+		t.Errorf("got %+v of one that stays", e.found)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -36,6 +37,9 @@ func (e *examination) configs(ctx context.Context) {
 // config says what a configuration's conditions say that is not as it should be.
 func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayConfig) {
 	what := "gateway " + c.Namespace + "/" + c.Name
+	if e.going(what, "igwc", c) {
+		return
+	}
 	if len(c.Status.Conditions) == 0 || c.Status.ObservedGeneration < c.Generation {
 		e.say(LevelFail, what, "the controller has not looked at this version of it: see the controller above")
 		return
@@ -65,6 +69,39 @@ func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayCo
 		e.say(LevelOK, what, "takes requests, and every one of its %d models has an endpoint", len(c.Spec.Schedulers))
 	}
 	e.pickers(ctx, what, c)
+}
+
+// going says of an object that is being deleted what keeps it, and reports whether it is.
+func (e *examination) going(what, resource string, o metav1.Object) bool {
+	since := o.GetDeletionTimestamp()
+	if since == nil {
+		return false
+	}
+	text := "is being deleted since " + since.UTC().Format(time.RFC3339)
+	mine := slices.Contains(o.GetFinalizers(), finalizer)
+	others := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == finalizer })
+	takeOut := func(left []string) string {
+		raw, _ := json.Marshal(left) // strings alone
+		return fmt.Sprintf("kubectl -n %s patch %s %s --type merge -p '{\"metadata\":{\"finalizers\":%s}}'", o.GetNamespace(), resource, o.GetName(), raw)
+	}
+	if mine {
+		text += ", kept by finalizer " + finalizer + " until the controller has removed what it made for it"
+		switch {
+		case e.controller == nil:
+			text += ": install it again, where it isn't there any more, or, if what it made is to stay, " + takeOut(append([]string{}, others...))
+		default:
+			text += fmt.Sprintf("; if that lasts, kubectl -n %s logs deployment/%s says why", e.controller.Namespace, e.controller.Name)
+		}
+	}
+	if len(others) > 0 {
+		left := []string{}
+		if mine {
+			left = []string{finalizer}
+		}
+		text += fmt.Sprintf(", kept by finalizer %s, which whoever put it there takes out; if nobody does any more, %s", strings.Join(others, " and "), takeOut(left))
+	}
+	e.say(LevelWarn, what, "%s", text)
+	return true
 }
 
 // judge says what a condition comes to, and whether it is worth a line.
@@ -175,6 +212,9 @@ func (e *examination) policies(ctx context.Context) {
 	for i := range list.Items {
 		p := &list.Items[i]
 		what := "policy " + p.Namespace + "/" + p.Name
+		if e.going(what, "gatewaypolicy", p) {
+			continue
+		}
 		if len(p.Status.Conditions) == 0 {
 			e.say(LevelWarn, what, "nobody has looked at it: spec.targetRef.name is %q; is there an InferenceGatewayConfig of that name in its namespace?", p.Spec.TargetRef.Name)
 		}

@@ -49,6 +49,8 @@ type examination struct {
 	controller     *appsv1.Deployment // nil where it isn't installed
 	class, service string             // the GatewayClass, and the extension server's name and namespace as NAME.NAMESPACE.svc
 	classOwner     string             // the controllerName of the class
+	gatewayAPI     bool               // the API server knows GatewayClasses
+	classMade      bool               // the controller makes the class where there is none
 }
 
 // Examine looks for what keeps gateways from working, in the order in which one thing needs the other: definitions, the
@@ -146,6 +148,7 @@ func (e *examination) foreign(ctx context.Context) {
 			known[group+" "+r.Name] = true
 		}
 	}
+	e.gatewayAPI = known["gateway.networking.k8s.io/v1 gatewayclasses"]
 	missing := make(map[string][]string)
 	var order []string
 	for _, k := range foreignKinds() {
@@ -190,6 +193,9 @@ func (e *examination) control(ctx context.Context) {
 			if name, set := strings.CutPrefix(arg, "--gateway-class="); set {
 				e.class = name
 			}
+			if name, set := strings.CutPrefix(arg, "--gateway-class-controller="); set && name != "" {
+				e.classMade = true
+			}
 		}
 	}
 	if d.Status.AvailableReplicas == 0 {
@@ -214,6 +220,12 @@ func (e *examination) gatewayClass(ctx context.Context) {
 	const what = "GatewayClass"
 	g := new(gatewayv1.GatewayClass)
 	switch err := e.read(ctx, g, nil, "/apis/gateway.networking.k8s.io/v1/gatewayclasses", e.class); {
+	case apierrors.IsNotFound(err) && e.classMade && !e.gatewayAPI:
+		e.say(LevelFail, what, "there is none called %s yet: the controller makes it by itself once the API server knows Gateway API, which comes with Envoy Gateway; install that, and nothing else is to do here", e.class)
+		return
+	case apierrors.IsNotFound(err) && e.classMade:
+		e.say(LevelFail, what, "there is none called %s yet: the controller makes it within half a minute of knowing Gateway API; if that passes, kubectl -n %s logs deployment/%s says why", e.class, e.controller.Namespace, e.controller.Name)
+		return
 	case apierrors.IsNotFound(err):
 		e.say(LevelFail, what, "there is none called %s, of which every Gateway of ours is: install the chart with gatewayClass.create=true", e.class)
 		return

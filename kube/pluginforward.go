@@ -1,14 +1,17 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/transport/spdy"
@@ -43,8 +46,9 @@ func (c *Cluster) byForward(ctx context.Context, pod *corev1.Pod, path string, q
 	}
 	at := c.client.Post().AbsPath(pathTo(pathCore, pod.Namespace, "pods", pod.Name, "portforward")...).URL()
 	ready := make(chan struct{})
-	forward, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at),
-		[]string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", adminPort(pod))}, ctx.Done(), ready, io.Discard, io.Discard)
+	said := new(lastError)
+	forward, err := portforward.NewOnAddressesWithContext(logr.NewContext(ctx, logr.New(said)), spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, at),
+		[]string{"127.0.0.1"}, []string{fmt.Sprintf("0:%d", adminPort(pod))}, ready, io.Discard, io.Discard)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +70,7 @@ func (c *Cluster) byForward(ctx context.Context, pod *corev1.Pod, path string, q
 	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(said.last(), err) // the connection to here says less than the one to the pod
 	}
 	defer answer.Body.Close()
 	raw, err := io.ReadAll(answer.Body)
@@ -75,3 +79,29 @@ func (c *Cluster) byForward(ctx context.Context, pod *corev1.Pod, path string, q
 	}
 	return raw, err
 }
+
+// lastError is a log that keeps the last error: what breaks a connection client-go does not return, and would write to the terminal.
+type lastError struct {
+	mu  sync.Mutex
+	err error
+}
+
+func (f *lastError) last() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.err
+}
+
+func (f *lastError) Error(err error, message string, _ ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err = err; err == nil {
+		f.err = errors.New(message)
+	}
+}
+
+func (f *lastError) Init(logr.RuntimeInfo)          {}
+func (f *lastError) Enabled(int) bool               { return false }
+func (f *lastError) Info(int, string, ...any)       {}
+func (f *lastError) WithValues(...any) logr.LogSink { return f }
+func (f *lastError) WithName(string) logr.LogSink   { return f }

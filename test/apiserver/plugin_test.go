@@ -123,7 +123,7 @@ func TestExamine(t *testing.T) {
 	deployment := func(name, label string) {
 		t.Helper()
 		u := place(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: ` + name + `, labels: {` + label + `}}, spec: {selector: {matchLabels: {app: ` + name + `}},
-            template: {metadata: {labels: {app: ` + name + `}}, spec: {serviceAccountName: envoy-gateway, containers: [{name: c, image: "i:1", args: [control, --gateway-class=examined]}]}}}}`)
+            template: {metadata: {labels: {app: ` + name + `}}, spec: {serviceAccountName: envoy-gateway, containers: [{name: c, image: "i:1", args: [control, --gateway-class=examined, --gateway-class-controller=example.com/gateways]}]}}}}`)
 		if err := unstructured.SetNestedMap(u.Object, map[string]any{"replicas": int64(2), "availableReplicas": int64(1), "readyReplicas": int64(1)}, "status"); err != nil {
 			t.Fatal(err)
 		}
@@ -138,6 +138,7 @@ func TestExamine(t *testing.T) {
 	g := place(strings.Replace(oneGateway, "name: g", "name: gateway", 1))
 	text = found()
 	want(text, `^ok controller: 1 of 2 copies of examined/inference-gateway-controller are available, image i:1`)
+	want(text, `^fail GatewayClass: there is none called examined yet: the controller makes it `)
 	want(text, `^fail Envoy Gateway in examined: has no extensionManager`)
 	want(text, `^fail gateway examined/gateway: the controller has not looked at this version`)
 
@@ -188,6 +189,16 @@ func TestExamine(t *testing.T) {
 	if strings.Contains(text, "requests are taken") {
 		t.Errorf("got what is well told, too:\n%s", text)
 	}
+
+	typed.Finalizers = []string{"example.com/keep"}
+	if err := shared.client.Update(t.Context(), typed); err != nil {
+		t.Fatal(err)
+	}
+	if err := shared.client.Delete(t.Context(), typed); err != nil {
+		t.Fatal(err)
+	}
+	want(found(), `^warn gateway examined/gateway: is being deleted since 2.*Z, kept by finalizer example\.com/keep, which whoever put it there takes out`)
+	kubectl(t, "", "patch", "igwc", "gateway", "-n", ns, "--type=merge", "-p", `{"metadata":{"finalizers":[]}}`)
 }
 
 func jsonOf(t *testing.T, v any) string {
