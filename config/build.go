@@ -34,16 +34,16 @@ var scorers = []struct {
 // Parse reads the YAML documents of one gateway: exactly one InferenceGatewayConfig and any number of the other
 // kinds, in any order. The name is for messages. An error is always a *Faults, and holds everything that is wrong.
 func Parse(docs []byte, name string) (*Config, error) {
-	b, err := parse(docs, name)
+	b, err := parse(docs, name, false)
 	if err != nil {
 		return nil, err
 	}
 	return b.config, nil
 }
 
-// parse has a configuration built of the documents alone.
-func parse(docs []byte, name string) (*builder, error) {
-	b := &builder{config: &Config{Source: name}}
+// parse has a configuration built of the documents alone. With mayIdle it may list no scheduler at all.
+func parse(docs []byte, name string, mayIdle bool) (*builder, error) {
+	b := &builder{config: &Config{Source: name}, mayIdle: mayIdle}
 	b.docs = read(docs)
 	for _, d := range b.docs {
 		b.take(d)
@@ -60,9 +60,10 @@ func parse(docs []byte, name string) (*builder, error) {
 
 // builder is Parse under way.
 type builder struct {
-	config *Config
-	docs   []*document
-	loose  []Fault // faults of the file as a whole
+	config  *Config
+	docs    []*document
+	loose   []Fault // faults of the file as a whole
+	mayIdle bool    // a list of schedulers that is there may be empty
 
 	gateway    *v1alpha1.InferenceGatewayConfig // with its defaults
 	written    *v1alpha1.InferenceGatewayConfig // as it was written
@@ -108,7 +109,7 @@ func (b *builder) take(d *document) {
 		g := decode[v1alpha1.InferenceGatewayConfig](d)
 		written := *decode[v1alpha1.InferenceGatewayConfig](&document{tree: d.tree})
 		g.Default()
-		d.add(validateConfig(g)...)
+		d.add(validateConfig(g, b.mayIdle && g.Spec.Schedulers != nil)...)
 		if b.gateway != nil {
 			b.others = append(b.others, d)
 			return
@@ -163,6 +164,9 @@ func (b *builder) build() {
 	}
 	c.JWT, c.TLS = jwt(g.Spec.Auth), g.Spec.TLS != nil
 	b.notHonoured()
+	if len(g.Spec.Schedulers) == 0 {
+		b.warn(b.gatewayDoc.ref(), field.NewPath("spec", "schedulers"), "", "is empty, so that %s", b.idle())
+	}
 	b.chosen = map[entry]bool{}
 	for i := range g.Spec.Schedulers {
 		c.Pools = append(c.Pools, b.pool(i))
@@ -174,6 +178,14 @@ func (b *builder) build() {
 	b.unselected()
 	c.warnShared(b.gatewayDoc.ref(), "spec.schedulers")
 	c.warnEvents(b.gatewayDoc.ref(), "spec.schedulers")
+}
+
+// idle says what becomes of requests where there is no scheduler.
+func (b *builder) idle() string {
+	if b.config.Default != nil {
+		return "everything goes to the default backend"
+	}
+	return "every request is answered 404"
 }
 
 // jwt is what a validated document asks of tokens.

@@ -42,9 +42,10 @@ type Pods struct {
 // must not be used by two goroutines at once.
 type Documents struct{ b *builder }
 
-// Read is Parse for a gateway that has pods beside its documents.
+// Read is Parse for a gateway that has pods beside its documents. There a list of schedulers may be empty, which it is where a
+// cluster's controller could make nothing of any: a gateway that answers 404 says more than one that does not start.
 func Read(docs []byte, name string) (*Documents, error) {
-	b, err := parse(docs, name)
+	b, err := parse(docs, name, true)
 	if err != nil {
 		return nil, err
 	}

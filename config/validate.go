@@ -88,8 +88,8 @@ func (c *checks) metadata(m *metav1.ObjectMeta) {
 	}
 }
 
-// validateConfig checks an InferenceGatewayConfig whose defaults are set.
-func validateConfig(g *v1alpha1.InferenceGatewayConfig) field.ErrorList {
+// validateConfig checks an InferenceGatewayConfig whose defaults are set. An idle one may have no schedulers.
+func validateConfig(g *v1alpha1.InferenceGatewayConfig, idle bool) field.ErrorList {
 	c := &checks{}
 	c.metadata(&g.ObjectMeta)
 	spec := field.NewPath("spec")
@@ -101,7 +101,9 @@ func validateConfig(g *v1alpha1.InferenceGatewayConfig) field.ErrorList {
 		c.env(spec.Child("podDefaults"), p.Env)
 		c.labels(spec.Child("podDefaults", "labels"), p.Labels)
 	}
-	c.schedulers(spec.Child("schedulers"), g.Spec.Schedulers)
+	if len(g.Spec.Schedulers) > 0 || !idle {
+		c.schedulers(spec.Child("schedulers"), g.Spec.Schedulers)
+	}
 	return c.errs
 }
 

@@ -52,6 +52,9 @@ type Options struct {
 	// HideEndpoint leaves out the answer's headers that name the endpoint and the reason for it.
 	HideEndpoint bool
 
+	// InCluster says that endpoints are a Kubernetes cluster's pods, so that `kubectl sluice` tells of them.
+	InCluster bool
+
 	// Record gets the decisions of the requests for which Sample says true, several at a time and while the request
 	// waits; nil for none. Sample is asked once for each request, with its x-request-id; a record costs a copy of
 	// everything the decision was made from.

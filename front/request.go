@@ -165,8 +165,11 @@ func (r *Request) Decide() (*fleet.Lease, *openai.Error) {
 	lease := r.Pick(false)
 	m.decision.WithLabelValues(r.Pool.Name()).Observe((r.desk.now() - began).Seconds())
 	if lease == nil {
-		e := openai.NoEndpoint.Errorf("no endpoint of pool %q is ready; try again, or see which are, and why others are not, "+
-			"under /fleet at the gateway's metrics address", r.Pool.Name())
+		where := "under /fleet at the gateway's metrics address"
+		if r.set.InCluster {
+			where = "by `kubectl sluice top`, or " + where
+		}
+		e := openai.NoEndpoint.Errorf("no endpoint of pool %q is ready; try again, or see which are, and why others are not, %s", r.Pool.Name(), where)
 		e.RetryAfter = RetryAfter
 		return nil, e
 	}
@@ -277,13 +280,21 @@ func (r *Request) target(keeps *fleet.Pool) (fleet.Target, *openai.Error) {
 	if p := f.Fallback(); p != nil {
 		return fleet.Target{Pool: p}, nil
 	}
-	if r.Model == "" {
+	return fleet.Target{}, r.unmatched(len(pools))
+}
+
+// unmatched says why there is no pool for a request, where there are so many.
+func (r *Request) unmatched(pools int) *openai.Error {
+	switch {
+	case pools == 0:
+		return openai.ModelNotFound.Errorf("%s", openai.NoSchedulerMessage)
+	case r.Model == "":
 		e := openai.InvalidRequest.Errorf("%s", openai.NoModelMessage)
 		e.Param = "model"
-		return fleet.Target{}, e
+		return e
 	}
-	f.Miss()
-	return fleet.Target{}, openai.ModelNotFound.Errorf("no pool serves %.100q; GET /v1/models lists what is served", r.Model)
+	r.desk.fleet.Miss()
+	return openai.ModelNotFound.Errorf("no pool serves %.100q; GET /v1/models lists what is served", r.Model)
 }
 
 // Pick has an endpoint chosen and the request counted there; nil when none is left. waiting says that the request is

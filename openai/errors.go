@@ -35,8 +35,12 @@ const (
 )
 
 // NoModelMessage is the sentence that clients and their scripts know from the reference gateway; it stands in the
-// message of every ModelNotFound.
+// message of every ModelNotFound but those with NoSchedulerMessage.
 const NoModelMessage = "no matching model: set the model in the request body or the x-gateway-model-name header"
+
+// NoSchedulerMessage is the sentence of a ModelNotFound where the gateway has no pool at all, so that naming another model would not
+// help: in a cluster, where every scheduler of a document is refused.
+const NoSchedulerMessage = "no matching model: none of this gateway's schedulers is at work; kubectl sluice doctor says why"
 
 type caseRow struct {
 	status int
@@ -74,13 +78,14 @@ func (c Case) row() caseRow {
 func (c Case) Status() int { return c.row().status }
 
 // Errorf makes the error of this case with a message for the client. A message never holds text from a prompt. For
-// ModelNotFound the reference's sentence is put in front of a message that lacks it.
+// ModelNotFound the reference's sentence is put in front of a message that lacks it and is not NoSchedulerMessage.
 func (c Case) Errorf(format string, args ...any) *Error {
 	row := c.row()
 	e := &Error{Case: c, Status: row.status, Type: row.kind, Code: row.code, Message: fmt.Sprintf(format, args...)}
 	if c == ModelNotFound {
 		e.Param = "model"
 		switch e.Message {
+		case NoSchedulerMessage:
 		case "", NoModelMessage:
 			e.Message = NoModelMessage
 		default:

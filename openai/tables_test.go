@@ -72,6 +72,13 @@ func TestModelNotFoundHoldsTheSentence(t *testing.T) {
 	}
 }
 
+// Where no scheduler is left nobody is told to set the model: it would not help.
+func TestNoSchedulerStandsAlone(t *testing.T) {
+	if e := ModelNotFound.Errorf("%s", NoSchedulerMessage); e.Message != NoSchedulerMessage || e.Param != "model" || e.Code != "model_not_found" {
+		t.Errorf("got %+v, want the sentence alone", e)
+	}
+}
+
 func TestSSEErrorEndsAnOpenEvent(t *testing.T) {
 	got := string(SSEError(UpstreamFailed.Errorf("a\nb")))
 	want := "\nevent: error\ndata: " + `{"error":{"message":"a\nb","type":"server_error","param":null,"code":"upstream_error"}}` + "\n\n"

@@ -30,6 +30,7 @@ func (b *builder) file(w *workload) {
 		// The name has to mean the same in every namespace.
 		c.Spec.BBR.DefaultBackend = &v1alpha1.DefaultBackend{Name: d.Name + "." + b.config.Namespace + ".svc", Port: d.Port}
 	}
+	c.Spec.Schedulers = []v1alpha1.Scheduler{} // where there are none, pickers are told so in so many words
 	for _, s := range w.schedulers {
 		one := *s
 		one.Env, one.EnvFrom, one.Replicas, one.LogLevel, one.Scheduler = nil, nil, nil, nil, ""

@@ -40,6 +40,9 @@ const (
 // picker let go on and no route is for.
 const noMatch = `{"error":{"message":"no matching model: set the model in the request body or the x-gateway-model-name header","type":"invalid_request_error","param":"model","code":"model_not_found"}}`
 
+// noScheduler is what the picker says, too, where no scheduler is left to name a model for.
+const noScheduler = `{"error":{"message":"no matching model: none of this gateway's schedulers is at work; kubectl sluice doctor says why","type":"invalid_request_error","param":"model","code":"model_not_found"}}`
+
 // gateway plans the Gateway and the Envoy behind it. It is in the system namespace, where its name is the configuration's.
 func (b *builder) gateway() {
 	name, ns := b.config.Name, b.s.SystemNamespace
@@ -139,9 +142,9 @@ func (b *builder) routes() {
 		health.Matches = append(health.Matches, gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Type: &exact, Value: &path}})
 	}
 	b.route(healthOf(b.config.Name), "", health)
-	if b.selects() {
+	if b.selects() || len(b.served()) == 0 { // requests must not end at an Envoy that has no route
 		rule := gatewayv1.HTTPRouteRule{Matches: []gatewayv1.HTTPRouteMatch{{Path: under("/")}}}
-		if d := b.config.Spec.BBR.DefaultBackend; d != nil {
+		if d := b.config.Spec.BBR.DefaultBackend; d != nil && b.selects() {
 			rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
 				Name: gatewayv1.ObjectName(d.Name), Port: d.Port}}}}
 		} else {
@@ -150,8 +153,16 @@ func (b *builder) routes() {
 		b.route(selectOf(b.config.Name), "", rule)
 	}
 	f := &httpRouteFilter{ObjectMeta: b.meta(ns, unmatchedOf(b.config.Name), "")}
-	f.Spec.DirectResponse = directResponse{StatusCode: 404, ContentType: "application/json", Body: directBody{Type: "Inline", Inline: noMatch}}
+	f.Spec.DirectResponse = directResponse{StatusCode: 404, ContentType: "application/json", Body: directBody{Type: "Inline", Inline: b.unmatchedBody()}}
 	b.add(envoyGatewayVersion, "HTTPRouteFilter", f)
+}
+
+// unmatchedBody says why there is no answer: naming a model helps only where some scheduler is at work.
+func (b *builder) unmatchedBody() string {
+	if len(b.served()) == 0 {
+		return noScheduler
+	}
+	return noMatch
 }
 
 // unmatched answers what nobody has answered before.
@@ -234,7 +245,10 @@ func (b *builder) asking() {
 	if b.topology == v1alpha1.TopologyFused || !b.selects() {
 		service, name := pickerOf(b.config.Name), selectOf(b.config.Name)
 		targets := []string{healthOf(b.config.Name)}
-		if b.selects() {
+		if len(b.served()) == 0 && b.topology == v1alpha1.TopologySplit {
+			return // there is no picker
+		}
+		if b.selects() || len(b.served()) == 0 {
 			targets = append(targets, name)
 		}
 		for _, s := range b.served() {

@@ -267,11 +267,12 @@ func TestFilesAreTaken(t *testing.T) {
 				continue
 			}
 			files++
-			c, err := config.Parse([]byte(text), u.GetName())
+			docs, err := config.Read([]byte(text), u.GetName())
 			if err != nil {
 				t.Errorf("%s: %s: %v", name, key(u), err)
 				continue
 			}
+			c := docs.With(config.Pods{})
 			c.NotHonoured = slices.DeleteFunc(c.NotHonoured, func(n config.Notice) bool { return n.Path == "spec.priority" }) // for want of queues
 			if len(c.NotHonoured) > 0 {
 				t.Errorf("%s: %s: got %v, want everything honoured", name, key(u), c.NotHonoured)

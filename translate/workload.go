@@ -107,7 +107,9 @@ func (b *builder) split() {
 	for _, s := range b.served() {
 		files = append(files, schedulerOf(s.Name))
 	}
-	b.roles(readers, b.config.Namespace, files)
+	if len(files) > 0 { // a rule that names no ConfigMap is about all of them
+		b.roles(readers, b.config.Namespace, files)
+	}
 	if b.selects() {
 		name := routerOf(b.config.Name)
 		w := b.whole(name)

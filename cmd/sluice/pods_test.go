@@ -18,8 +18,13 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
 
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/config"
+	"github.com/sluice-gateway/sluice/openai"
+	"github.com/sluice-gateway/sluice/translate"
 )
 
 // podsFile is a configuration whose endpoints are pods at a port.
@@ -274,8 +279,8 @@ func TestPodsWithoutAnAPIServer(t *testing.T) {
 	if _, page := get(g.admin + "/metrics"); !strings.Contains(page, "\nsluice_pods_followed 0\n") {
 		t.Error("the metrics don't say that pods are not followed")
 	}
-	if status, body := g.chat(t, "m"); status != 503 || !strings.Contains(body, "no_endpoint") {
-		t.Errorf("got %d %s, want that there is no endpoint", status, body)
+	if status, body := g.chat(t, "m"); status != 503 || !strings.Contains(body, "no_endpoint") || !strings.Contains(body, "`kubectl sluice top`") {
+		t.Errorf("got %d %s, want that there is no endpoint, and where to look in a cluster", status, body)
 	}
 	if n := strings.Count(g.log.String(), "the API server does not answer"); n != 2 {
 		t.Errorf("said %d times that the API server does not answer, want once for pods and once for the ConfigMap; log:\n%s", n, g.log)
@@ -285,6 +290,50 @@ func TestPodsWithoutAnAPIServer(t *testing.T) {
 	}
 	if err := g.stop(); err != nil {
 		t.Error(err)
+	}
+}
+
+// What a controller writes down where it refuses every scheduler starts a gateway, too, which answers 404 and does not tell clients to
+// set the model that they have set. A file that says nothing of schedulers is a fault still.
+func TestNoSchedulerLeft(t *testing.T) {
+	c := new(v1alpha1.InferenceGatewayConfig)
+	if err := yaml.Unmarshal([]byte("metadata: {name: gw, namespace: models}\nspec: {bbr: {enabled: true}, schedulers: [{name: llama, modelName: m, modelSelector: {}, configMapRef: {name: plugins}}]}"), c); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := translate.Build(c, &translate.Context{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := ""
+	for _, o := range plan.Objects {
+		if o.GetKind() == "ConfigMap" && o.GetName() == "gw-picker" {
+			text, _, _ = unstructured.NestedString(o.Object, "data", "gateway.yaml")
+		}
+	}
+	dir := t.TempDir()
+	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "gateway.yaml")
+	for path, text := range map[string]string{kubeconfig: nowhere, file: text} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := startGateway(t, "-f", file, "--pods", "models", "--kubeconfig", kubeconfig)
+	if status, body := g.chat(t, "m"); status != 404 || !strings.Contains(body, `"code":"model_not_found"`) || !strings.Contains(body, openai.NoSchedulerMessage) || strings.Contains(body, "set the model") {
+		t.Errorf("got %d %s, want that no scheduler is at work", status, body)
+	}
+	if !strings.Contains(g.log.String(), "spec.schedulers: is empty, so that every request is answered 404") {
+		t.Errorf("the log says nothing of it:\n%s", g.log)
+	}
+	if err := g.stop(); err != nil {
+		t.Error(err)
+	}
+	for _, text := range []string{strings.Replace(text, "schedulers: []", "", 1), strings.Replace(text, "schedulers: []", "schedulers: null", 1)} {
+		if _, err := config.Read([]byte(text), file); err == nil {
+			t.Errorf("got no fault of\n%s", text)
+		}
+	}
+	if _, err := config.Parse([]byte(text), file); err == nil {
+		t.Error("got no fault where there are no pods")
 	}
 }
 

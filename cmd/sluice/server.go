@@ -264,6 +264,7 @@ func (s *server) frontOptions(p *plan) front.Options {
 		o.MaxBodyBytes = min(s.o.maxBody, o.MaxBodyBytes)
 	}
 	o.HideEndpoint = !s.o.reveal
+	o.InCluster = s.cluster != nil
 	o.RouteTimeouts = p.timeouts
 	o.Sessions = p.sessions
 	o.Rewrites = p.rewrites
