@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -34,6 +35,9 @@ func TestAnotherPodAtTheSameAddress(t *testing.T) {
 	kept := of("s")
 	if of("a").InFlight == 0 || of("a").PrefixUnits == 0 || kept.InFlight == 0 {
 		t.Fatal("the requests did not spread")
+	}
+	if pods := p.Snapshot().Pods; !slices.Equal(pods, []string{"llama-0", "stays"}) {
+		t.Errorf("got %q, want what explanations call the endpoints", pods)
 	}
 	before := p.changes.Load()
 	p.SetEndpoints(at("llama-0", "b")) // a StatefulSet's pod keeps its name

@@ -511,6 +511,12 @@ func (p *Pool) rebuild() {
 	for i, ep := range p.rows {
 		ep.row = i
 		s.Names[i], s.Hashes[i] = ep.Name, route.HashName(ep.Name)
+		if ep.Pod != "" {
+			if s.Pods == nil {
+				s.Pods = make([]string, n)
+			}
+			s.Pods[i] = ep.Pod
+		}
 		s.States[i], s.Why[i], s.Kinds[i], s.ReadAt[i] = ep.state, ep.why, ep.kind, ep.readAt
 		s.Waiting[i], s.Running[i] = float32(ep.reading.Waiting), float32(ep.reading.Running)
 		s.KVUse[i], s.KVTokens[i] = float32(ep.reading.KVUse), float32(ep.reading.KVTokens)

@@ -182,7 +182,7 @@ func (v *View) Check() error {
 		{"slotIdle", len(v.SlotIdle), v.SlotIdle != nil}, {"slotAhead", len(v.SlotAhead), v.SlotAhead != nil}, {"loadEnd", len(v.LoadEnd), v.LoadEnd != nil},
 		{"expected", len(v.Expected), v.Expected != nil}, {"known", len(v.Known), v.Expected != nil || v.Known != nil},
 		{"adapters", len(v.Adapters), v.Adapters != nil}, {"tried", len(v.Tried), v.Tried != nil},
-		{"outside", len(v.Outside), v.Outside != nil},
+		{"outside", len(v.Outside), v.Outside != nil}, {"pods", len(s.Pods), s.Pods != nil},
 	}
 	for _, c := range required {
 		if c.n != n {

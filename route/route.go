@@ -126,6 +126,8 @@ type Snapshot struct {
 	Version uint64 `json:"version"`
 	// Names are the endpoints' addresses, unique in a pool.
 	Names []string `json:"names"`
+	// Pods are the names of the pods that endpoints are, empty for one that is none; nil where none is. Nothing is decided by them.
+	Pods []string `json:"pods,omitempty"`
 	// Hashes are HashName of Names: ties are broken by name, so that row order does not matter.
 	Hashes []uint64 `json:"-"`
 	// States holds the facts that do not depend on the request.

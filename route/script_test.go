@@ -90,6 +90,11 @@ func (s *script) fact(i int, column, cell string) bool {
 				s.view.Adapters[i] = a
 			}
 		}
+	case "pod":
+		if snap.Pods == nil {
+			snap.Pods = make([]string, len(s.view.Tried))
+		}
+		snap.Pods[i] = cell
 	case "tried":
 		s.view.Tried[i] = cell == "yes"
 	case "subset":

@@ -70,12 +70,16 @@ func (t *explainer) line(format string, args ...any) {
 	fmt.Fprintf(t, format+"\n", args...)
 }
 
-// name is row i's name, or "none".
+// name is row i's name, after its pod's where it is one, or "none".
 func (t *explainer) name(i int32) string {
 	if i < 0 || int(i) >= t.v.Snapshot.Len() {
 		return "none"
 	}
-	return printable(t.v.Snapshot.Names[i])
+	s := t.v.Snapshot
+	if s.Pods != nil && s.Pods[i] != "" {
+		return printable(s.Pods[i]) + " (" + printable(s.Names[i]) + ")"
+	}
+	return printable(s.Names[i])
 }
 
 func (t *explainer) request() {
@@ -115,8 +119,8 @@ func (t *explainer) readings() {
 		header = append(header, "adapter")
 	}
 	rows := [][]string{header}
-	for i, name := range s.Names {
-		row := []string{printable(name), printable(v.Rates[s.Kinds[i]].Name), t.age(i), t.reading(s.Waiting[i], 1, ""), t.reading(s.Running[i], 1, ""),
+	for i := range s.Names {
+		row := []string{t.name(int32(i)), printable(v.Rates[s.Kinds[i]].Name), t.age(i), t.reading(s.Waiting[i], 1, ""), t.reading(s.Running[i], 1, ""),
 			t.reading(s.KVUse[i], 100, "%"), t.reading(s.KVTokens[i], 1, "")}
 		for _, own := range []Column{v.InFlight, v.Prefilling, v.Backlog, v.Work, v.Held, v.Context, v.Match} {
 			x := float32(0)

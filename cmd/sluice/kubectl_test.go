@@ -93,16 +93,16 @@ func TestAddRows(t *testing.T) {
 	}
 }
 
-func TestPodOr(t *testing.T) {
+func TestPodOf(t *testing.T) {
 	names := map[string]string{"10.1.2.3": "llama-0", "fd00::1": "llama-1"}
 	f := func(name, host, want string) {
 		t.Helper()
-		if got := podOr(names, name, host); got != want {
+		if got := podOf(names, name, host); got != want {
 			t.Errorf("%s at %s: got %s, want %s", name, host, got, want)
 		}
 	}
 	f("10.1.2.3:8000", "10.1.2.3:8000", "llama-0")
 	f("[fd00::1]:8000", "", "llama-1")
 	f("llama-0:8000", "10.1.2.3:8000", "llama-0")
-	f("10.1.2.4:8000", "10.1.2.4", "10.1.2.4:8000")
+	f("10.1.2.4:8000", "10.1.2.4", "-")
 }

@@ -117,7 +117,7 @@ func kubectlTopCommand(o *clusterOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "top [CONFIG | POD]",
 		Short: "Show each endpoint, and how busy it is",
-		Long: `Top asks the pickers of an InferenceGatewayConfig, or of all in the namespace, what they know of each endpoint: RUNNING and WAITING
+		Long: `Top asks the pickers of an InferenceGatewayConfig, or of all in the namespace, what they know of each endpoint, by POD and by address: RUNNING and WAITING
 requests and KV use as the engine says them, HITS, the share of prompt tokens that it took from its cache in the last two minutes, IN FLIGHT, the
 requests sent there by all pickers together, TTFT, the time to first token that is expected there for a typical request, and its STATE.`,
 		Example: `  kubectl sluice top
@@ -167,7 +167,7 @@ func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"GATEWAY", "POOL", "ENDPOINT", "RUNNING", "WAITING", "KV USE", "HITS", "IN FLIGHT", "TTFT", "STATE"}}
+	rows := [][]string{{"GATEWAY", "POOL", "POD", "ENDPOINT", "RUNNING", "WAITING", "KV USE", "HITS", "IN FLIGHT", "TTFT", "STATE"}}
 	var faults []error
 	for _, gateway := range gateways {
 		pools, err := endpointsOf(ctx, c, gateway, errOut)
@@ -177,7 +177,7 @@ func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io
 		}
 		for _, p := range pools {
 			for _, e := range p.Endpoints {
-				rows = append(rows, []string{gateway, p.Name, podOr(names, e.Name, e.Host), shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
+				rows = append(rows, []string{gateway, p.Name, podOf(names, e.Name, e.Host), e.Name, shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
 					shown("%.0f %%", e.KVUse, 100), shown("%.0f %%", e.Cached, 100), strconv.Itoa(e.InFlight), shown("%.0f ms", e.TTFT, 1), e.State})
 			}
 		}
@@ -251,8 +251,8 @@ func addRows(pools []poolRows, p *poolRows, at map[[2]string]*endpointRow) []poo
 	return append(pools, fresh)
 }
 
-// podOr is the name of the pod with an endpoint's address, else the endpoint's own.
-func podOr(names map[string]string, name, host string) string {
+// podOf is the name of the pod with an endpoint's address, - where there is none.
+func podOf(names map[string]string, name, host string) string {
 	for _, address := range []string{host, name} {
 		if h, _, err := net.SplitHostPort(address); err == nil {
 			address = h
@@ -261,7 +261,7 @@ func podOr(names map[string]string, name, host string) string {
 			return pod
 		}
 	}
-	return name
+	return "-"
 }
 
 // shown is a figure times something, - where it is not known.
