@@ -1,66 +1,85 @@
 package kube
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	yamlreader "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
+
+	"github.com/sluice-gateway/sluice/config"
+	"github.com/sluice-gateway/sluice/translate"
 )
 
-// Tried is what an API server says of a document that it was shown and did not keep.
+// Tried is what an API server says of an object that it was shown and did not keep, and what the controller would say of it.
 type Tried struct {
-	// Kind and Name are the document's.
-	Kind, Name string
-	// Faults are why it refuses the document, none where it takes it.
-	Faults []string
+	// Place is where the object stands in the file, Kind, Namespace and Name are its own; the namespace is empty where its kind
+	// has none.
+	Place, Kind, Namespace, Name string
+	// Faults are why it is refused, none where it is taken. Notes are what is as well to know: what can't be told from here, or
+	// has no effect.
+	Faults, Notes []string
+
+	object *config.Object
 }
 
-// Try shows documents to the API server, as an apply of each that changes nothing: definitions, admission and rights have
-// their say. An error is of the text or the connection; what is wrong with a document is in its answer.
-func (c *Cluster) Try(ctx context.Context, docs []byte) ([]Tried, error) {
-	var list []Tried
-	reader := yamlreader.NewYAMLReader(bufio.NewReader(bytes.NewReader(docs)))
-	for {
-		doc, err := reader.Read()
-		if errors.Is(err, io.EOF) {
-			return list, nil
+// Try shows objects of documents to the API server, as an apply of each that changes nothing: definitions, admission and rights
+// have their say. Where it takes them, the controller's own code says what that would refuse, were all of them applied to what is
+// in the cluster; settings are a controller's by its arguments. An error is of the connection; what is wrong with an object is in
+// its answer, and what could not be looked at in the notes.
+func (c *Cluster) Try(ctx context.Context, docs []byte, settings func(args []string) (translate.Settings, error)) (list []Tried, notes []string, err error) {
+	objects := config.Objects(docs)
+	for i := range objects {
+		o := &objects[i]
+		t := Tried{Place: o.Place(), Kind: o.Kind, Name: o.Name, object: o}
+		for _, f := range o.Unread {
+			t.Faults = append(t.Faults, f.Text)
 		}
-		if err != nil {
-			return list, fmt.Errorf("cannot read document %d: %w", len(list)+1, err)
+		if o.Tree != nil {
+			if err := c.try(ctx, &t); err != nil {
+				return list, nil, err
+			}
 		}
-		var o metav1.PartialObjectMetadata
-		raw, err := yaml.YAMLToJSON(doc)
-		if err != nil {
-			return list, fmt.Errorf("cannot read document %d: %w", len(list)+1, err)
-		}
-		if bytes.Equal(bytes.TrimSpace(raw), []byte("null")) {
-			continue
-		}
-		if err := json.Unmarshal(raw, &o); err != nil {
-			list = append(list, Tried{Kind: o.Kind, Name: o.Name, Faults: []string{fmt.Sprintf("document %d is no object of Kubernetes: %v", len(list)+1, err)}})
-			continue
-		}
-		faults, err := c.try(ctx, &o, doc)
-		if err != nil {
-			return list, err
-		}
-		list = append(list, Tried{Kind: o.Kind, Name: o.Name, Faults: faults})
+		list = append(list, t)
 	}
+	notes, err = c.judge(ctx, list, settings)
+	return list, notes, err
 }
 
-// try shows one document.
-func (c *Cluster) try(ctx context.Context, o *metav1.PartialObjectMetadata, doc []byte) ([]string, error) {
+// try shows one object, and says of one that is taken what package config has against it.
+func (c *Cluster) try(ctx context.Context, t *Tried) error {
+	var o metav1.PartialObjectMetadata
+	raw, err := json.Marshal(t.object.Tree)
+	if err != nil {
+		return fmt.Errorf("cannot write down %s: %w", t.Place, err)
+	}
+	if err := json.Unmarshal(raw, &o); err != nil {
+		t.Faults = append(t.Faults, fmt.Sprintf("is no object of Kubernetes: %v", err))
+		return nil
+	}
+	own := t.object.Faults()
+	faults, err := c.show(ctx, t, &o, raw)
+	if err != nil {
+		return err
+	}
+	if t.Faults = append(t.Faults, hinted(faults, own)...); len(faults) == 0 {
+		for _, f := range own {
+			t.Faults = append(t.Faults, f.Text)
+		}
+	}
+	return nil
+}
+
+// show is what the API server has against an object.
+func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMetadata, raw []byte) ([]string, error) {
 	base, resource, namespaced, err := c.resource(ctx, o.APIVersion, o.Kind)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && resource == "":
@@ -70,20 +89,43 @@ func (c *Cluster) try(ctx context.Context, o *metav1.PartialObjectMetadata, doc 
 	case o.Name == "":
 		return []string{"metadata.name: Required value: a document needs a name"}, nil
 	}
-	namespace := ""
 	if namespaced {
-		if namespace = o.Namespace; namespace == "" {
-			namespace = c.Namespace
+		t.Namespace = cmp.Or(o.Namespace, c.Namespace)
+	}
+	if !o.CreationTimestamp.IsZero() { // another one's, where the object was made anew
+		if raw, err = withoutCreation(t.object.Tree); err != nil {
+			return nil, err
 		}
 	}
 	dry := func(r *rest.Request) *rest.Request {
-		return r.Param("dryRun", metav1.DryRunAll).Param("fieldManager", "kubectl-sluice").Param("fieldValidation", metav1.FieldValidationStrict).Body(doc)
+		return r.Param("dryRun", metav1.DryRunAll).Param("fieldManager", "kubectl-sluice").Param("fieldValidation", metav1.FieldValidationStrict).Body(raw)
 	}
-	_, err = answer(ctx, dry(c.client.Post().AbsPath(pathTo(base, namespace, resource)...).SetHeader("Content-Type", "application/yaml")))
+	_, err = answer(ctx, dry(c.client.Post().AbsPath(pathTo(base, t.Namespace, resource)...).SetHeader("Content-Type", "application/json")))
 	if apierrors.IsAlreadyExists(err) { // an apply says less of fields that are not known
-		_, err = answer(ctx, dry(c.client.Patch(types.ApplyYAMLPatchType).AbsPath(pathTo(base, namespace, resource, o.Name)...).Param("force", "true")))
+		_, err = answer(ctx, dry(c.client.Patch(types.ApplyYAMLPatchType).AbsPath(pathTo(base, t.Namespace, resource, o.Name)...).Param("force", "true")))
 	}
 	return refusal(err)
+}
+
+// withoutCreation is an object without the time of its creation.
+func withoutCreation(tree map[string]any) ([]byte, error) {
+	var copied map[string]json.RawMessage
+	var metadata map[string]json.RawMessage
+	raw, err := json.Marshal(tree)
+	if err == nil {
+		err = json.Unmarshal(raw, &copied)
+	}
+	if err == nil {
+		err = json.Unmarshal(copied["metadata"], &metadata)
+	}
+	if err == nil {
+		delete(metadata, "creationTimestamp")
+		copied["metadata"], err = json.Marshal(metadata)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot write down an object: %w", err)
+	}
+	return json.Marshal(copied)
 }
 
 // resource finds out where objects of a kind are.
@@ -96,7 +138,7 @@ func (c *Cluster) resource(ctx context.Context, apiVersion, kind string) (base, 
 		return "", "", false, err
 	}
 	for _, r := range list.APIResources {
-		if r.Kind == kind && !bytes.ContainsRune([]byte(r.Name), '/') {
+		if r.Kind == kind && !strings.ContainsRune(r.Name, '/') {
 			return base, r.Name, r.Namespaced, nil
 		}
 	}
@@ -129,4 +171,26 @@ func refusal(err error) ([]string, error) {
 		faults = []string{status.ErrStatus.Message}
 	}
 	return faults, nil
+}
+
+// unknownFields are the fields that an API server names as unknown, all of a document in one sentence.
+var unknownFields = regexp.MustCompile(`unknown field "[^"]+"`)
+
+// hinted are an API server's faults, each unknown field for itself and with what package config says may have been meant.
+func hinted(faults []string, own []config.Fault) []string {
+	var list []string
+	for _, fault := range faults {
+		fields := unknownFields.FindAllString(fault, -1)
+		for _, field := range fields {
+			text := "strict decoding error: " + field
+			if i := slices.IndexFunc(own, func(f config.Fault) bool { return strings.HasPrefix(f.Text, text) }); i >= 0 {
+				text = own[i].Text
+			}
+			list = append(list, text)
+		}
+		if fields == nil {
+			list = append(list, fault)
+		}
+	}
+	return list
 }

@@ -10,9 +10,10 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
-	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/kube"
+	"github.com/sluice-gateway/sluice/translate"
 )
 
 // pluginName is what kubectl looks for on PATH when someone says kubectl sluice.
@@ -102,9 +103,10 @@ func kubectlCheckCommand(o *clusterOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check -f FILE",
 		Short: "Try documents out at the API server, without changing anything",
-		Long: `Check shows every document of a file to the API server, as an apply that changes nothing: it says what the definitions, admission policies
-and your rights have against it. Where the file has one InferenceGatewayConfig it also says what sluice check has: two schedulers that claim one
-adapter, or a policy for a scheduler that isn't there. It exits with 1 where something is wrong.`,
+		Long: `Check shows every object of a file to the API server, as an apply that changes nothing: it says what the definitions, admission policies
+and your rights have against it. Of what is taken it says what the controller would refuse, by the controller's own code: for each gateway that
+the file has, or has something for, with what is in the cluster beside it. What can't be told from here, and what would have no effect, is a note.
+A file may be what kubectl get -o yaml prints. It exits with 1 where something is wrong.`,
 		Example: "  kubectl sluice check -f gateway.yaml",
 		Args:    noArgs("-f FILE"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -119,7 +121,7 @@ adapter, or a policy for a scheduler that isn't there. It exits with 1 where som
 	return cmd
 }
 
-// tryDocuments asks the API server, and package config where it can tell more.
+// tryDocuments asks the API server, and the controller's code.
 func tryDocuments(ctx context.Context, c *kube.Cluster, file string, cmd *cobra.Command) error {
 	if file == "" {
 		return errors.New("nothing to check: name a file with -f")
@@ -128,43 +130,60 @@ func tryDocuments(ctx context.Context, c *kube.Cluster, file string, cmd *cobra.
 	if err != nil {
 		return err
 	}
-	tried, err := c.Try(ctx, docs)
+	tried, notes, err := c.Try(ctx, docs, settingsOf)
 	if err != nil {
 		return err
 	}
-	out, wrong, gateways := cmd.OutOrStdout(), 0, 0
+	return writeTried(cmd.OutOrStdout(), file, tried, notes)
+}
+
+// writeTried prints what is said of each object, and fails where something is wrong.
+func writeTried(out io.Writer, file string, tried []kube.Tried, notes []string) error {
+	var b strings.Builder
+	wrong := 0
 	for _, t := range tried {
-		if t.Kind == gatewayKind {
-			gateways++
+		what := fmt.Sprintf("%s %q", t.Kind, t.Name)
+		if t.Kind == "" {
+			what = t.Place
+		} else if strings.Contains(t.Place, ",") {
+			what += ", " + t.Place
 		}
-		if len(t.Faults) == 0 {
-			fmt.Fprintf(out, "ok    %s %q: the API server takes it\n", t.Kind, t.Name)
+		if wrong += len(t.Faults); len(t.Faults) == 0 {
+			fmt.Fprintf(&b, "ok    %s: would be taken\n", what)
 		}
 		for _, fault := range t.Faults {
-			wrong++
-			fmt.Fprintf(out, "fail  %s %q: %s\n", t.Kind, t.Name, fault)
+			fmt.Fprintf(&b, "fail  %s: %s\n", what, fault)
+		}
+		for _, note := range t.Notes {
+			fmt.Fprintf(&b, "note  %s: %s\n", what, note)
 		}
 	}
-	if wrong == 0 && gateways == 1 {
-		var faults *config.Faults
-		if _, err := config.Parse(docs, file); errors.As(err, &faults) {
-			for _, f := range faults.List {
-				wrong++
-				fmt.Fprintf(out, "fail  %s\n", f)
-			}
-		}
+	for _, note := range notes {
+		fmt.Fprintf(&b, "note  %s\n", note)
+	}
+	if _, err := io.WriteString(out, b.String()); err != nil {
+		return err
 	}
 	switch {
 	case len(tried) == 0:
 		return fmt.Errorf("cannot find a document in %q", file)
-	case wrong > 0:
+	case wrong == 1:
+		return fmt.Errorf("1 fault in %q", file)
+	case wrong > 1:
 		return fmt.Errorf("%d faults in %q", wrong, file)
 	}
 	return nil
 }
 
-// gatewayKind is the kind of which a file has one where package config can tell of it.
-const gatewayKind = "InferenceGatewayConfig"
+// settingsOf are a controller's settings, by its arguments; flags of another version's are passed over.
+func settingsOf(args []string) (translate.Settings, error) {
+	o := new(controlOptions)
+	f := pflag.NewFlagSet("control", pflag.ContinueOnError)
+	f.ParseErrorsAllowlist.UnknownFlags = true
+	controlFlags(f, o)
+	err := f.Parse(args)
+	return o.settings, err
+}
 
 func documentsOf(file string, in io.Reader) ([]byte, error) {
 	if file == "-" {

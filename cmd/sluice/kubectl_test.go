@@ -106,3 +106,33 @@ func TestPodOf(t *testing.T) {
 	f("llama-0:8000", "10.1.2.3:8000", "llama-0")
 	f("10.1.2.4:8000", "10.1.2.4", "-")
 }
+
+// TestWriteTried: each object has its line, faults are counted in words, and an item of a List says where it stands.
+func TestWriteTried(t *testing.T) {
+	f := func(want, fault string, notes []string, tried ...kube.Tried) {
+		t.Helper()
+		var out bytes.Buffer
+		err := writeTried(&out, "g.yaml", tried, notes)
+		if (err == nil) != (fault == "") || err != nil && err.Error() != fault {
+			t.Errorf("got %v, want %q", err, fault)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	good := kube.Tried{Place: "document 1", Kind: "Endpoints", Name: "rack"}
+	bad := kube.Tried{Place: "document 2, items[1]", Kind: "GatewayPolicy", Name: "p", Faults: []string{"is odd"}, Notes: []string{"is old"}}
+	f("", `cannot find a document in "g.yaml"`, nil)
+	f("ok    Endpoints \"rack\": would be taken\nnote  nobody may look\n", "", []string{"nobody may look"}, good)
+	f("ok    Endpoints \"rack\": would be taken\nfail  GatewayPolicy \"p\", document 2, items[1]: is odd\nnote  GatewayPolicy \"p\", document 2, items[1]: is old\n",
+		`1 fault in "g.yaml"`, nil, good, bad)
+	f("fail  document 3: is a list\nfail  document 3: is a list\n", `2 faults in "g.yaml"`, nil, kube.Tried{Place: "document 3", Faults: []string{"is a list", "is a list"}})
+}
+
+// TestSettingsOf: a controller's arguments are its settings, those of other versions too.
+func TestSettingsOf(t *testing.T) {
+	s, err := settingsOf([]string{"control", "--image=i:1", "--system-namespace", "system", "--issuer=letters", "--later=1", "--extension"})
+	if err != nil || s.Image != "i:1" || s.SystemNamespace != "system" || s.Issuer != "letters" || !s.Extension {
+		t.Errorf("got %+v, %v", s, err)
+	}
+}

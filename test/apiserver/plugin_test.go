@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/kube"
+	"github.com/sluice-gateway/sluice/translate"
 )
 
 func plugin(t *testing.T, namespace string) *kube.Cluster {
@@ -37,14 +38,14 @@ func TestTry(t *testing.T) {
 	docs := string(text) + "---\n# nothing\n---\n" + strings.Replace(gatewayHead, "name: g", "name: two", 1) +
 		"spec:\n  bbr: {enabled: false}\n  banana: 1\n  schedulers: [{name: a, modelName: a, modelSelector: {}}, {name: b, modelName: b, modelSelector: {}}]\n" +
 		"---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: adapters}\ndata: {baseModel: m}\n---\napiVersion: example.com/v1\nkind: Nothing\nmetadata: {name: n}\n---\napiVersion: example.com/v1\nkind: Nothing\nmetadata: {name: nothing}\n"
-	got, err := c.Try(t.Context(), []byte(docs))
+	got, _, err := c.Try(t.Context(), []byte(docs), noSettings)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 5 {
 		t.Fatalf("got %+v, want five answers", got)
 	}
-	for i, want := range []string{"", `spec.banana`, "", "document 4 is no object of Kubernetes", "does not know Nothing of example.com/v1"} {
+	for i, want := range []string{"", `spec.banana`, "", "is no object of Kubernetes", "does not know Nothing of example.com/v1"} {
 		if (want == "") != (len(got[i].Faults) == 0) || want != "" && !strings.Contains(strings.Join(got[i].Faults, "\n"), want) {
 			t.Errorf("%s %q: got %q, want %q", got[i].Kind, got[i].Name, got[i].Faults, want)
 		}
@@ -54,7 +55,7 @@ func TestTry(t *testing.T) {
 		t.Fatal(err)
 	}
 	for text, want := range map[string]string{there: "", there + "  banana: 1\n": "banana", strings.Replace(there, "enabled: true", "enabled: 1", 1): "enabled"} {
-		got, err := c.Try(t.Context(), []byte(text))
+		got, _, err := c.Try(t.Context(), []byte(text), noSettings)
 		if err != nil || len(got) != 1 || (want == "") != (len(got[0].Faults) == 0) || !strings.Contains(strings.Join(got[0].Faults, "\n"), want) {
 			t.Errorf("of one that is there: got %+v, %v, want %q", got, err, want)
 		}
@@ -64,6 +65,83 @@ func TestTry(t *testing.T) {
 	if err := shared.client.Get(t.Context(), keyOf(u), u); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("got %v, want nothing kept", err)
 	}
+}
+
+// noSettings stands for a controller of which nothing is known.
+func noSettings([]string) (translate.Settings, error) { return translate.Settings{}, nil }
+
+// TestTryAsTheController: of what the API server takes it is said what the controller would refuse, for each gateway and with
+// what is in the cluster; what kubectl get -o yaml prints is taken as it is.
+func TestTryAsTheController(t *testing.T) {
+	const ns = "judged"
+	c := plugin(t, ns)
+	kubectl(t, "", "create", "namespace", ns)
+	f := func(docs string, want ...string) {
+		t.Helper()
+		tried, _, err := c.Try(t.Context(), []byte(docs), noSettings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, one := range tried {
+			for _, fault := range one.Faults {
+				got = append(got, one.Name+" fail "+fault)
+			}
+			for _, note := range one.Notes {
+				got = append(got, one.Name+" note "+note)
+			}
+		}
+		for i, w := range want {
+			if i >= len(got) || !strings.HasPrefix(got[i], w) {
+				t.Errorf("got %q, want %q", got, want)
+				return
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	named := func(name, spec string) string {
+		return strings.Replace(gatewayHead, "name: g", "name: "+name, 1) + "spec: {bbr: {enabled: true}, " + spec + "}\n---\n"
+	}
+	const one = "schedulers: [{name: llama, modelName: m, modelSelector: {matchLabels: {app: llama}}}]"
+	reads := strings.Replace(one, "}}}]", "}}, configMapRef: {name: plugins}}]", 1)
+	policy := func(name, target string) string {
+		return strings.Replace(policyHead, "name: p", "name: "+name, 1) + "spec: {targetRef: " + target + ", sessionAffinity: {header: x-s}}\n---\n"
+	}
+	const refuses = "the controller would refuse it: scheduler \"llama\": configMapRef \"plugins\": picker configurations are not read"
+	f(named("a", reads), "a fail "+refuses)
+	f(named("a", one)+named("b", reads), "b fail "+refuses)
+	f(named("a", "qwertyui: 1, "+one), `a fail strict decoding error: unknown field "spec.qwertyui"`)
+	f(named("a", "podDefault: {}, schedulerz: [], "+one), `a fail strict decoding error: unknown field "spec.podDefault": did you mean "spec.podDefaults"?`,
+		`a fail strict decoding error: unknown field "spec.schedulerz": did you mean "spec.schedulers"?`)
+	f(named("a", one)+policy("here", "{name: a}")+policy("nowhere", "{name: z}")+policy("section", "{name: a, sectionName: qwen}")+policy("second", "{name: a}"),
+		`nowhere fail spec.targetRef.name: there is no InferenceGatewayConfig "z" in the file or in namespace "judged"`,
+		`section fail spec.targetRef.sectionName: "qwen" is the name of no scheduler`,
+		`second fail GatewayPolicy "here" is older and for the same`)
+	endpoints := func(name string) string {
+		return strings.Replace(endpointsHead, "name: e", "name: "+name, 1) + "spec: {endpoints: [{address: '10.0.0.1:8000'}]}\n---\n"
+	}
+	f(named("a", strings.Replace(one, "matchLabels: {app: llama}", "matchExpressions: [{key: app, operator: Exists}]", 1)), `a note would not be honoured: scheduler "llama": an InferencePool's selector has labels alone`)
+	f(named("a", one)+endpoints("first")+endpoints("next"), `next fail spec.endpoints[0].address: Invalid value: "10.0.0.1:8000": must be unique`)
+	f(named("a", one)+"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: l, labels: {inference.networking.k8s.io/bbr-managed: \"true\"}}\ndata: {baseModel: other, adapters: \"[x]\"}\n",
+		`l note data.baseModel: "other" is no scheduler's in the file`)
+
+	kubectl(t, "apiVersion: v1\nkind: Service\nmetadata: {name: llama-epp}\nspec: {ports: [{port: 80}]}\n", "apply", "-n", ns, "-f", "-")
+	f(named("a", one), `a fail the controller would refuse it: scheduler "llama": Service judged/llama-epp is there and belongs to someone else`)
+	kubectl(t, "", "delete", "-n", ns, "service", "llama-epp")
+	if got := kubectl(t, named("a", one)+named("b", strings.ReplaceAll(one, "llama", "qwen"))+policy("here", "{name: a}"), "apply", "-n", ns, "-f", "-"); !strings.Contains(got, "b created") {
+		t.Fatal(got)
+	}
+	f(policy("there", "{name: b}") + policy("here", "{name: a}"))
+	f(policy("there", "{name: a}"), `there fail GatewayPolicy "here" is older and for the same`)
+	written := kubectl(t, "", "get", "igwc,gwp", "-n", ns, "-o", "yaml", "--show-managed-fields")
+	if !strings.Contains(written, "kind: List") || !strings.Contains(written, "managedFields") {
+		t.Fatal(written)
+	}
+	f(written)
+	f(strings.ReplaceAll(written, "uid: ", "uid: 0")) // of another cluster
+	f(strings.ReplaceAll(written, "modelName: m", "modelName: ''"), "a fail spec.schedulers[0].modelName", "b fail spec.schedulers[0].modelName")
 }
 
 // TestPickers: who can't be asked, and why.

@@ -1,0 +1,49 @@
+package config
+
+// Object is one object of a file: a document, or an item of one that is a List.
+type Object struct {
+	// Kind and Name are empty where the object doesn't say.
+	Kind, Name string
+	// Tree is what it says, without what an API server writes into objects, numbers as json.Number; nil where it can't be
+	// read.
+	Tree map[string]any
+	// Unread are why it can't be read, or not as it stands.
+	Unread []Fault
+
+	number int
+	item   string
+}
+
+// Objects reads all objects of a file, of whatever kind. It refuses nothing: what is wrong stands with each.
+func Objects(docs []byte) []Object {
+	var list []Object
+	for _, d := range objects(docs) {
+		list = append(list, Object{Kind: d.kind, Name: d.name, Tree: d.tree, Unread: d.faults, number: d.number, item: d.item})
+	}
+	return list
+}
+
+// Place is where the object stands in its file, such as document 1, items[2].
+func (o *Object) Place() string { return place(o.number, o.item) }
+
+// Faults are what Parse would say of the object by itself, none of one whose kind it doesn't read.
+func (o *Object) Faults() []Fault {
+	d := &document{number: o.number, item: o.item, kind: o.Kind, name: o.Name, tree: o.Tree}
+	if o.Tree == nil || !isRead(o.Kind) {
+		return nil
+	}
+	d.identify()
+	b := &builder{config: new(Config)}
+	b.take(d)
+	return d.faults
+}
+
+// isRead reports whether Parse reads documents of a kind.
+func isRead(kind string) bool {
+	for _, k := range kinds {
+		if k.kind == kind {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,417 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
+	"github.com/sluice-gateway/sluice/config"
+	"github.com/sluice-gateway/sluice/translate"
+)
+
+// trial is what the controller would find in one namespace, were the objects of a file applied there.
+type trial struct {
+	*Cluster
+	namespace string
+	settings  translate.Settings
+	known     []string // kinds, as translate.Context has them
+	tried     []*Tried // those of the file that are in the namespace and were taken
+
+	gateways   []v1alpha1.InferenceGatewayConfig
+	policies   []v1alpha1.GatewayPolicy
+	endpoints  []v1alpha1.Endpoints
+	adapters   []corev1.ConfigMap
+	rewrites   []v1alpha2.InferenceModelRewrite
+	objectives []v1alpha2.InferenceObjective
+	services   []string
+	refused    map[string]bool // gateways of the file that the API server does not take
+	unlisted   map[string]bool // kinds of which the cluster's could not be listed
+	notes      []string
+}
+
+// judge says of those objects of a file that the API server takes what the controller would refuse, by its own code.
+func (c *Cluster) judge(ctx context.Context, list []Tried, settingsOf func(args []string) (translate.Settings, error)) (notes []string, err error) {
+	namespaces, refused := make(map[string][]*Tried), make(map[string]map[string]bool)
+	for i := range list {
+		switch t := &list[i]; {
+		case t.Namespace == "" || !readByUs(t):
+		case len(t.Faults) == 0:
+			namespaces[t.Namespace] = append(namespaces[t.Namespace], t)
+		case t.Kind == kindConfig:
+			if refused[t.Namespace] == nil {
+				refused[t.Namespace] = make(map[string]bool)
+			}
+			refused[t.Namespace][t.Name] = true
+		}
+	}
+	if len(namespaces) == 0 {
+		return nil, nil
+	}
+	settings, note := c.settings(ctx, settingsOf)
+	if note != "" {
+		notes = append(notes, note)
+	}
+	d := &definitions{ask: func(ctx context.Context, groupVersion string) (*metav1.APIResourceList, error) {
+		list := new(metav1.APIResourceList)
+		return list, c.read(ctx, list, nil, "/apis/"+groupVersion)
+	}}
+	if _, err := d.refresh(ctx); err != nil {
+		return nil, err
+	}
+	for _, ns := range slices.Sorted(maps.Keys(namespaces)) {
+		t := &trial{Cluster: c, namespace: ns, settings: settings, known: d.names(), tried: namespaces[ns], refused: refused[ns], unlisted: make(map[string]bool)}
+		if err := t.gather(ctx, d); err != nil {
+			return nil, err
+		}
+		for i := range t.gateways {
+			if err := t.gateway(ctx, &t.gateways[i]); err != nil {
+				return nil, err
+			}
+		}
+		t.strays()
+		notes = append(notes, t.notes...)
+	}
+	return notes, nil
+}
+
+// readByUs reports whether the controller reads an object, by its kind and group.
+func readByUs(t *Tried) bool {
+	version, _ := t.object.Tree["apiVersion"].(string)
+	for _, k := range slices.Concat([]kind{configKind(), policyKind(), endpointsKind(), mapKind()}, rewriteKinds(), objectiveKinds()) {
+		if k.Kind == t.Kind && k.GroupVersion().String() == version {
+			return true
+		}
+	}
+	return false
+}
+
+// settings are those of the controller that is installed, or the defaults, and why.
+func (c *Cluster) settings(ctx context.Context, of func(args []string) (translate.Settings, error)) (translate.Settings, string) {
+	var list appsv1.DeploymentList
+	if err := c.read(ctx, &list, labelled("app", translate.Controller), pathApps, "deployments"); err != nil {
+		return translate.Settings{}, fmt.Sprintf("how the controller is installed can't be looked at, and its defaults are taken for it: %v", err)
+	}
+	for i := range list.Items {
+		for _, container := range list.Items[i].Spec.Template.Spec.Containers {
+			if slices.Contains(container.Args, "control") {
+				if s, err := of(container.Args); err == nil {
+					return s, ""
+				}
+			}
+		}
+	}
+	return translate.Settings{}, "no controller is installed whose settings can be read, and its defaults are taken for it"
+}
+
+// gather lists what there is, and puts what the file has in its place.
+func (t *trial) gather(ctx context.Context, d *definitions) error {
+	var err error
+	put := func(e error) { err = cmp.Or(err, e) }
+	put(overlay(ctx, t, d, configKind(), nil, &t.gateways))
+	put(overlay(ctx, t, d, policyKind(), nil, &t.policies))
+	put(overlay(ctx, t, d, endpointsKind(), nil, &t.endpoints))
+	put(overlay(ctx, t, d, mapKind(), labelled(adapterLabel, "true"), &t.adapters))
+	for _, k := range rewriteKinds() {
+		put(overlay(ctx, t, d, k, nil, &t.rewrites))
+	}
+	for _, k := range objectiveKinds() {
+		put(overlay(ctx, t, d, k, nil, &t.objectives))
+	}
+	var services []corev1.Service
+	if slices.ContainsFunc(t.gateways, func(g v1alpha1.InferenceGatewayConfig) bool { return g.Spec.BBR.DefaultBackend != nil }) {
+		put(overlay(ctx, t, d, serviceKind(), nil, &services))
+	}
+	for i := range services {
+		t.services = append(t.services, services[i].Name)
+	}
+	for i := range t.endpoints {
+		for j := range t.endpoints[i].Spec.Endpoints {
+			e := &t.endpoints[i].Spec.Endpoints[j]
+			e.Address = config.CanonicalAddress(e.Address)
+		}
+	}
+	t.adapters = slices.DeleteFunc(t.adapters, func(m corev1.ConfigMap) bool { return m.Labels[adapterLabel] != "true" })
+	return err
+}
+
+// overlay appends a namespace's objects of a kind to a list: the file's, and the cluster's that the file does not have. What is
+// new is the youngest.
+func overlay[T any, P interface {
+	*T
+	metav1.Object
+}](ctx context.Context, t *trial, d *definitions, k kind, selector url.Values, list *[]T) error {
+	var there struct {
+		Items []T `json:"items"`
+	}
+	if d.knows(k) {
+		base := pathCore
+		if k.Group != "" {
+			base = "/apis/" + k.GroupVersion().String()
+		}
+		if err := t.read(ctx, &there, selector, pathTo(base, t.namespace, k.resource)...); err != nil && !apierrors.IsNotFound(err) {
+			t.unlisted[k.Kind] = true
+			t.notes = append(t.notes, fmt.Sprintf("what there is of %s in namespace %q beside the file can't be looked at: %v", k.plural(), t.namespace, err))
+		}
+	}
+	at := make(map[string]P)
+	for i := range there.Items {
+		p := P(&there.Items[i])
+		at[p.GetName()] = p
+	}
+	now := metav1.Now()
+	for _, one := range t.tried {
+		if version, _ := one.object.Tree["apiVersion"].(string); one.Kind != k.Kind || version != k.GroupVersion().String() {
+			continue
+		}
+		p := P(new(T))
+		raw, err := json.Marshal(one.object.Tree)
+		if err == nil {
+			err = json.Unmarshal(raw, p)
+		}
+		if err != nil {
+			return fmt.Errorf("cannot read %s: %w", one.Place, err)
+		}
+		p.SetNamespace(t.namespace)
+		p.SetCreationTimestamp(now)
+		if old := at[one.Name]; old != nil {
+			p.SetCreationTimestamp(old.GetCreationTimestamp())
+			p.SetUID(old.GetUID())
+		}
+		at[one.Name] = p
+	}
+	for _, name := range slices.Sorted(maps.Keys(at)) {
+		*list = append(*list, *at[name])
+	}
+	return nil
+}
+
+// said are those objects of the file that have a kind and a name: one, or several where the file has it more than once.
+func (t *trial) said(kind, name string) []*Tried {
+	var list []*Tried
+	for _, one := range t.tried {
+		if one.Kind == kind && one.Name == name {
+			list = append(list, one)
+		}
+	}
+	return list
+}
+
+// against notes a fault of an object, if it is one of the file's.
+func (t *trial) against(kind, name, text string) {
+	for _, one := range t.said(kind, name) {
+		if !slices.Contains(one.Faults, text) {
+			one.Faults = append(one.Faults, text)
+		}
+	}
+}
+
+// facts are what a gateway's plan depends on.
+func (t *trial) facts(g *v1alpha1.InferenceGatewayConfig) *translate.Context {
+	serves := func(pool string) bool {
+		return slices.ContainsFunc(g.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.Name == pool })
+	}
+	c := &translate.Context{Settings: t.settings, Definitions: t.known, Policies: t.policies, Endpoints: slices.Clone(t.endpoints), Services: t.services,
+		PodsUnread: "nobody has looked"}
+	if d := g.Spec.BBR.DefaultBackend; d != nil && t.unlisted[kindService] {
+		c.Services = []string{d.Name}
+	}
+	for _, m := range t.adapters {
+		if slices.ContainsFunc(g.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.ModelName == m.Data["baseModel"] }) {
+			c.Adapters = append(c.Adapters, m)
+		}
+	}
+	for _, r := range t.rewrites {
+		if r.Spec.PoolRef != nil && serves(r.Spec.PoolRef.Name) {
+			c.Rewrites = append(c.Rewrites, r)
+		}
+	}
+	for _, o := range t.objectives {
+		if o.Spec.PoolRef != nil && serves(o.Spec.PoolRef.Name) {
+			c.Objectives = append(c.Objectives, o)
+		}
+	}
+	return c
+}
+
+// gateway plans one, and says what is refused of the file.
+func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig) error {
+	c := t.facts(g)
+	if err := leaveOut(g, c); err != nil {
+		return err
+	}
+	for _, text := range c.LeftOut {
+		for _, one := range t.tried {
+			if why, mine := strings.CutPrefix(text, fmt.Sprintf("%s %q is left out: ", one.Kind, one.Name)); mine {
+				t.against(one.Kind, one.Name, why)
+			}
+		}
+	}
+	c.LeftOut = nil
+	plan, err := t.plan(ctx, g, c)
+	if err != nil {
+		return err
+	}
+	for _, p := range plan.Policies {
+		for _, cond := range p.Status.Conditions {
+			if cond.Type == v1alpha1.ConditionAccepted && cond.Status != metav1.ConditionTrue {
+				t.against(kindPolicy, p.Name, cond.Message)
+			}
+		}
+	}
+	t.tell(g, plan)
+	return nil
+}
+
+// tell says what the controller would say of a gateway: of the file's own on it, of another one on the policies for it, where it
+// is they that it would no longer be accepted with.
+func (t *trial) tell(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) {
+	for _, cond := range plan.Status.Conditions {
+		if cond.Status != metav1.ConditionFalse {
+			continue
+		}
+		switch cond.Type {
+		case v1alpha1.ConditionAccepted:
+			t.against(kindConfig, g.Name, "the controller would refuse it: "+cond.Message)
+			now := slices.ContainsFunc(g.Status.Conditions, func(c metav1.Condition) bool {
+				return c.Type == v1alpha1.ConditionAccepted && c.Status == metav1.ConditionTrue
+			})
+			for i := range t.policies {
+				if p := &t.policies[i]; now && p.Spec.TargetRef.Name == g.Name {
+					t.against(kindPolicy, p.Name, fmt.Sprintf("the controller would refuse InferenceGatewayConfig %q with it: %s", g.Name, cond.Message))
+				}
+			}
+		case v1alpha1.ConditionHonoured:
+			for _, one := range t.said(kindConfig, g.Name) {
+				one.Notes = append(one.Notes, "would not be honoured: "+cond.Message)
+			}
+		}
+	}
+}
+
+// plan is the controller's, with what stands under its names in the cluster.
+func (t *trial) plan(ctx context.Context, g *v1alpha1.InferenceGatewayConfig, c *translate.Context) (*translate.Plan, error) {
+	for {
+		plan, err := translate.Build(g, c)
+		if err != nil || len(t.said(kindConfig, g.Name)) == 0 {
+			return plan, err
+		}
+		found := make([]*translate.Owned, len(plan.Objects))
+		if err := each(len(plan.Objects), func(i int) (err error) {
+			found[i], err = t.stranger(ctx, plan.Objects[i])
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		before := len(c.Owned)
+		for _, o := range found {
+			if o != nil {
+				c.Owned = append(c.Owned, *o)
+			}
+		}
+		if len(c.Owned) == before { // nothing is planned over what is known
+			return plan, nil
+		}
+	}
+}
+
+// stranger is what stands under the name of a planned object and is another's, nil for nothing, or where nobody may look.
+func (t *trial) stranger(ctx context.Context, u *unstructured.Unstructured) (*translate.Owned, error) {
+	k, ok := madeKind(u.GroupVersionKind())
+	if !ok {
+		return nil, nil
+	}
+	base := "/apis/" + k.GroupVersion().String()
+	if k.Group == "" {
+		base = pathCore
+	}
+	m := new(metav1.PartialObjectMetadata)
+	switch err := t.read(ctx, m, nil, pathTo(base, u.GetNamespace(), k.resource, u.GetName())...); {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("cannot find out whether there is %s: %w", keyOf(u), err)
+	}
+	key, ours := ownerOf(m)
+	switch {
+	case !ours:
+		return &translate.Owned{Kind: u.GetKind(), Namespace: u.GetNamespace(), Name: u.GetName()}, nil
+	case key.String() != u.GetAnnotations()[translate.AnnotationOwner]:
+		return &translate.Owned{Kind: u.GetKind(), Namespace: u.GetNamespace(), Name: u.GetName(), Owner: key.String()}, nil
+	}
+	return nil, nil
+}
+
+// strays says of objects of the file that they are for nothing that there is, and of two of one name that one undoes the other.
+func (t *trial) strays() {
+	seen := make(map[string]string)
+	for _, one := range t.tried {
+		version, _ := one.object.Tree["apiVersion"].(string)
+		key := version + " " + one.Kind + " " + one.Name
+		if first, twice := seen[key]; twice {
+			one.Faults = append(one.Faults, fmt.Sprintf("metadata.name: %s has the same name, and would be undone by this one", first))
+		}
+		seen[key] = one.Place
+	}
+	for i := range t.policies {
+		p, name := &t.policies[i], t.policies[i].Spec.TargetRef.Name
+		if t.has(name) {
+			continue
+		}
+		text := fmt.Sprintf("spec.targetRef.name: there is no InferenceGatewayConfig %q in the file or in namespace %q", name, t.namespace)
+		if !t.unlisted[kindConfig] {
+			t.against(kindPolicy, p.Name, text)
+			continue
+		}
+		for _, one := range t.said(kindPolicy, p.Name) {
+			one.Notes = append(one.Notes, fmt.Sprintf("spec.targetRef.name: there is no InferenceGatewayConfig %q in the file, and whether one is in namespace %q can't be looked at", name, t.namespace))
+		}
+	}
+	for i := range t.rewrites {
+		t.forNobody(kindRewrite, t.rewrites[i].Name, "spec.poolRef.name", poolName(t.rewrites[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
+	}
+	for i := range t.objectives {
+		t.forNobody(kindObjective, t.objectives[i].Name, "spec.poolRef.name", poolName(t.objectives[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
+	}
+	for i := range t.adapters {
+		t.forNobody(kindConfigMap, t.adapters[i].Name, "data.baseModel", t.adapters[i].Data["baseModel"], func(s *v1alpha1.Scheduler) string { return s.ModelName })
+	}
+}
+
+func poolName(p *v1alpha2.PoolReference) string {
+	if p == nil {
+		return ""
+	}
+	return p.Name
+}
+
+// has reports whether there is a gateway, or would be, were its document right.
+func (t *trial) has(name string) bool {
+	return t.refused[name] || slices.ContainsFunc(t.gateways, func(g v1alpha1.InferenceGatewayConfig) bool { return g.Name == name })
+}
+
+// forNobody notes of an object of the file that no scheduler is called as it says. Others may read it.
+func (t *trial) forNobody(kind, name, path, value string, called func(*v1alpha1.Scheduler) string) {
+	for i := range t.gateways {
+		for j := range t.gateways[i].Spec.Schedulers {
+			if called(&t.gateways[i].Spec.Schedulers[j]) == value {
+				return
+			}
+		}
+	}
+	for _, one := range t.said(kind, name) {
+		one.Notes = append(one.Notes, fmt.Sprintf("%s: %q is no scheduler's in the file or, as far as can be seen, in namespace %q: no gateway reads it", path, value, t.namespace))
+	}
+}
