@@ -65,6 +65,7 @@ e2e: needs-python needs-cluster ## the gateway in a real Kubernetes, with Envoy 
 
 cluster: needs-python needs-cluster ## start that Kubernetes and leave it running, for looking around (test/cluster/README.md)
 	SLUICE_E2E_KEEP=yes $(GO) test -tags cluster -count 1 -run '^$$' ./e2e/
+	@test/cluster/told.sh
 
 cluster-down: ## end it
 	test/cluster/down.sh

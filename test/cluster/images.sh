@@ -77,7 +77,7 @@ for name in "${wanted[@]}"; do
 	[[ -f $program ]] || fail "make the image $name" "$program is not there, or names no file: make e2e sets it"
 	mapfile -t list < <(files "$name" "$program" "$path")
 	case $name in
-	sluice | engine) archive=$state/images/$name.tar && rm -f "$archive" ;;
+	sluice | engine) archive=$state/images/$name.tar && rm -f "$archive" && echo "$tag" >"$state/tag" ;;
 	*) archive=$cache/images/$name-$({ readlink -f "$program" && stat -L -c '%s %Y' "$program" && readlink -f "$bin/image" && echo "${list[@]}"; } | sha256sum | cut -c1-12).tar ;;
 	esac
 	[[ -f $archive ]] || "$bin/image" -o "$archive" -name "$(called "$name" "$version")" -entry "$path" "${list[@]}"
