@@ -120,6 +120,29 @@ func readSaying(text string) *saying {
 	return &saying{fault: strings.Join(words, "; ")}
 }
 
+// Ours reports whether an annotation is meant for this gateway, by its prefix, whether it is known or not.
+func Ours(annotation string) bool {
+	group, _, _ := strings.Cut(annotation, "/")
+	return group == "sluice.dev" || strings.HasSuffix(group, ".sluice.dev")
+}
+
+// CheckAnnotation says what is wrong with one of Ours at a pod that serves, and what would be right; empty where nothing is.
+func CheckAnnotation(annotation, value string) string {
+	if annotation != AnnotationEndpoint {
+		return fmt.Sprintf("is not read: write %s, with %s", AnnotationEndpoint, endpointFields)
+	}
+	if value == "" {
+		return ""
+	}
+	if s := readSaying(value); s.fault != "" {
+		return fmt.Sprintf("is not used: %s: it is an object with %s", s.fault, endpointFields)
+	}
+	return ""
+}
+
+// endpointFields are what AnnotationEndpoint may have.
+const endpointFields = "drain, engine, metrics, kvEvents, ranks and firstRank"
+
 // misheard tells of annotations that can't be used, once for all pods that have the same.
 func (b *builder) misheard() {
 	said := make(map[*saying]bool)

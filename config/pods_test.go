@@ -246,3 +246,35 @@ func BenchmarkWith(b *testing.B) {
 		})
 	}
 }
+
+// Annotations of ours are told by their prefix; what is wrong with one is said with what would be right.
+func TestCheckAnnotation(t *testing.T) {
+	f := func(key, value string, ours bool, want ...string) {
+		t.Helper()
+		if got := Ours(key); got != ours {
+			t.Errorf("%s: got ours %t, want %t", key, got, ours)
+		}
+		got := ""
+		if ours {
+			got = CheckAnnotation(key, value)
+		}
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("%s %q: got %q, want %q in it", key, value, got, w)
+			}
+		}
+		if len(want) == 0 && got != "" {
+			t.Errorf("%s %q: got %q, want nothing", key, value, got)
+		}
+	}
+	f(AnnotationEndpoint, "{kvEvents: {}}", true)
+	f(AnnotationEndpoint, "", true)
+	f(AnnotationEndpoint, "{kvEvent: {}}", true, "is not used: ", `unknown field "kvEvent"`, "kvEvents, ranks and firstRank")
+	f(AnnotationEndpoint, "{ranks: -1}", true, "is not used: ranks: Invalid value: -1")
+	f(AnnotationEndpoint, "yes", true, "must be an object, such as {kvEvents: {}}, not")
+	f("gateway.sluice.dev/endpoints", "{kvEvents: {}}", true, "is not read: write "+AnnotationEndpoint)
+	f("sluice.dev/endpoint", "", true, "is not read: write "+AnnotationEndpoint)
+	f("example.com/endpoint", "{", false)
+	f("gpu", "H100", false)
+	f("notsluice.dev/endpoint", "{", false)
+}

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strconv"
@@ -38,6 +39,15 @@ type podFacts struct {
 	metrics *bool
 	missing []string
 	models  []string
+	tried   map[string]tried // by pool
+}
+
+// tried is what came of a picker's last look at an endpoint: why it reaches nothing there, empty where it does, and whether that
+// lasts, since it was so when it was asked before, too. Port is where it looked, 0 for an address, which has its own.
+type tried struct {
+	port  int32
+	why   string
+	lasts bool
 }
 
 // asker asks pickers what they know of model servers. One that does not answer makes what it said before count for a while,
@@ -114,6 +124,7 @@ const labelApp = "app"
 
 // fleetPool and fleetEndpoint are what is read of an answer.
 type fleetPool struct {
+	Pool      string          `json:"pool"`
 	Endpoints []fleetEndpoint `json:"endpoints"`
 }
 
@@ -121,6 +132,7 @@ type fleetEndpoint struct {
 	Host           string   `json:"host"`
 	Pod            string   `json:"pod"`
 	State          string   `json:"state"`
+	Why            string   `json:"why"`
 	MetricsRead    *bool    `json:"metricsRead"`
 	MissingMetrics []string `json:"missingMetrics"`
 	Models         []string `json:"models"`
@@ -158,21 +170,25 @@ func (a *asker) ask(ctx context.Context, key types.NamespacedName, pickers []wit
 			next.at, next.last = before.at, before.last
 		}
 	}
+	fresh := make(map[string]bool)
 	for _, list := range pools {
-		take(next.pods, list, uids)
+		take(next.pods, before.pods, list, uids, fresh)
 	}
 	maps.DeleteFunc(next.pods, func(name string, f podFacts) bool { return uids[name] != f.uid })
 	a.known[key] = next
 	return !reflect.DeepEqual(before.pods, next.pods) && len(before.pods)+len(next.pods) > 0
 }
 
-// stateReady is what a picker says of an endpoint that it sends requests to.
-const stateReady = "ready"
+// What a picker says of an endpoint that it sends requests to, and of one that it can't reach.
+const (
+	stateReady    = "ready"
+	stateNotReady = "not ready"
+)
 
 // take notes what a picker says of pods, and of addresses that are none. One whose ranks are endpoints of their own is ready when
-// one of them is, and its metrics are read when all of theirs are.
-func take(pods map[string]podFacts, pools []fleetPool, uids map[string]types.UID) {
-	fresh := make(map[string]bool)
+// one of them is, and its metrics are read when all of theirs are. What nobody has been asked yet leaves what was said before: a picker
+// that has just begun knows less than the one whose place it takes. fresh are those that have been said something of in this round.
+func take(pods, before map[string]podFacts, pools []fleetPool, uids map[string]types.UID, fresh map[string]bool) {
 	for _, p := range pools {
 		for _, e := range p.Endpoints {
 			name, uid := e.Pod, uids[e.Pod]
@@ -184,16 +200,52 @@ func take(pods map[string]podFacts, pools []fleetPool, uids map[string]types.UID
 			case uid == "":
 				continue
 			}
+			was := before[name]
+			if was.uid != uid {
+				was = podFacts{}
+			}
 			f := podFacts{uid: uid, ready: uid == "" && e.State == stateReady, metrics: e.MetricsRead, missing: e.MissingMetrics, models: e.Models}
-			if first := pods[name]; fresh[name] {
+			if e.MetricsRead == nil {
+				f = was
+				f.uid, f.tried = uid, nil
+			}
+			first := pods[name]
+			if !fresh[name] {
+				first = podFacts{}
+			} else {
 				f.ready = f.ready || first.ready
 				if first.metrics != nil && (f.metrics == nil || *f.metrics) {
 					f.metrics = first.metrics
 				}
 			}
+			f.tried = first.tried
+			f.try(p.Pool, &e, was.tried[p.Pool])
 			pods[name], fresh[name] = f, true
 		}
 	}
+}
+
+// try notes what came of a look at a rank of a pool's endpoint, or at the whole of it, where before is what came of the one before.
+func (f *podFacts) try(pool string, e *fleetEndpoint, before tried) {
+	now := before
+	if e.MetricsRead != nil {
+		now = tried{}
+		if e.State == stateNotReady {
+			now.why, now.lasts = cmp.Or(e.Why, "it can't be reached"), before.why != ""
+		}
+	}
+	if f.uid != "" {
+		if at, err := netip.ParseAddrPort(e.Host); err == nil {
+			now.port = int32(at.Port())
+		}
+	}
+	if other, ok := f.tried[pool]; ok && other.why == "" {
+		now.why, now.lasts = "", false // another rank of it is reached
+	}
+	if f.tried == nil {
+		f.tried = make(map[string]tried)
+	}
+	f.tried[pool] = now
 }
 
 // fleet is what a picker knows.

@@ -37,7 +37,7 @@ func TestAsking(t *testing.T) {
 
 	says(`[{"pool":"llama","endpoints":[
 		{"pod":"fine","state":"ready","metricsRead":true,"models":["llama"]},
-		{"pod":"mute","state":"not ready","metricsRead":false},
+		{"pod":"mute","host":"10.0.0.2:9999","state":"not ready","why":"connection refused","metricsRead":false},
 		{"pod":"old","metricsRead":true,"missingMetrics":["vllm:kv_cache_usage_perc"],"models":[]},
 		{"pod":"ranks","metricsRead":false}, {"pod":"ranks","metricsRead":true},
 		{"pod":"fresh"}, {"pod":"gone","metricsRead":true}, {"name":"10.0.0.9:80","host":"10.0.0.9:80","state":"ready","metricsRead":true},
@@ -46,18 +46,26 @@ func TestAsking(t *testing.T) {
 		t.Error("got no news from the first answer")
 	}
 	yes, no := true, false
+	in := func(one tried) map[string]tried { return map[string]tried{"llama": one} }
 	want := map[string]podFacts{
-		"fine": {uid: "1", metrics: &yes, models: []string{"llama"}}, "mute": {uid: "2", metrics: &no},
-		"old":   {uid: "3", metrics: &yes, missing: []string{"vllm:kv_cache_usage_perc"}, models: []string{}},
-		"ranks": {uid: "4", metrics: &no}, "fresh": {uid: "5"},
-		"10.0.0.9:80": {ready: true, metrics: &yes}, "10.0.0.8:80": {metrics: &no},
+		"fine":  {uid: "1", metrics: &yes, models: []string{"llama"}, tried: in(tried{})},
+		"mute":  {uid: "2", metrics: &no, tried: in(tried{port: 9999, why: "connection refused"})},
+		"old":   {uid: "3", metrics: &yes, missing: []string{"vllm:kv_cache_usage_perc"}, models: []string{}, tried: in(tried{})},
+		"ranks": {uid: "4", metrics: &no, tried: in(tried{})}, "fresh": {uid: "5", tried: in(tried{})},
+		"10.0.0.9:80": {ready: true, metrics: &yes, tried: in(tried{})}, "10.0.0.8:80": {metrics: &no, tried: in(tried{why: "it can't be reached"})},
 	}
 	compare := func() {
 		t.Helper()
-		if diff := cmp.Diff(want, a.facts(key), cmp.AllowUnexported(podFacts{})); diff != "" {
+		if diff := cmp.Diff(want, a.facts(key), cmp.AllowUnexported(podFacts{}, tried{})); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
+	compare()
+	if !ask() {
+		t.Error("got no news that two can't be reached for long")
+	}
+	want["mute"].tried["llama"] = tried{port: 9999, why: "connection refused", lasts: true}
+	want["10.0.0.8:80"].tried["llama"] = tried{why: "it can't be reached", lasts: true}
 	compare()
 	if ask() {
 		t.Error("got news from the same answer")
@@ -84,4 +92,37 @@ func TestAsking(t *testing.T) {
 	answer.Store(nil)
 	ask()
 	compare()
+}
+
+// Who can't be reached once may be the next time, and who lately could not is nothing else for a picker that has not tried: so a
+// picker that begins, or a model server that is a moment late, changes nothing. One rank that is reached, or one scheduler's
+// right port, does.
+func TestAskingAgain(t *testing.T) {
+	var answer atomic.Pointer[string]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, *answer.Load()) }))
+	defer server.Close()
+	a := newAsker(time.Now, slog.New(slog.DiscardHandler))
+	key := types.NamespacedName{Namespace: "models", Name: "gw"}
+	ask := func(text string, want podFacts) {
+		t.Helper()
+		answer.Store(&text)
+		a.ask(t.Context(), key, []witness{{"gw-picker", "gw-picker-0", strings.TrimPrefix(server.URL, "http://")}}, map[string]types.UID{"m-0": "1"}, time.Minute)
+		if diff := cmp.Diff(want, a.facts(key)["m-0"], cmp.AllowUnexported(podFacts{}, tried{})); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", text, diff)
+		}
+	}
+	yes, no := true, false
+	in := func(one tried) map[string]tried { return map[string]tried{"m": one} }
+	refused := `{"pod":"m-0","host":"10.0.0.1:81","state":"not ready","why":"refused","metricsRead":false}`
+	pool := func(endpoints string) string { return `[{"pool":"m","endpoints":[` + endpoints + `]}]` }
+	reached := `{"pod":"m-0","host":"10.0.0.1:81","state":"ready","metricsRead":true,"models":["m"]}`
+	ask(pool(reached), podFacts{uid: "1", metrics: &yes, models: []string{"m"}, tried: in(tried{port: 81})})
+	ask(pool(refused), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused"})})
+	ask(pool(reached), podFacts{uid: "1", metrics: &yes, models: []string{"m"}, tried: in(tried{port: 81})})
+	ask(pool(refused), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused"})})
+	ask(pool(refused), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused", lasts: true})})
+	ask(pool(`{"pod":"m-0","host":"10.0.0.1:81","state":"stale","why":"not asked yet"}`), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused", lasts: true})})
+	ask(pool(refused+","+reached), podFacts{uid: "1", metrics: &no, models: []string{"m"}, tried: in(tried{port: 81})})
+	two := map[string]tried{"m": {port: 81, why: "refused"}, "n": {port: 80}}
+	ask(`[{"pool":"m","endpoints":[`+refused+`]},{"pool":"n","endpoints":[{"pod":"m-0","host":"10.0.0.1:80","state":"ready","metricsRead":true}]}]`, podFacts{uid: "1", metrics: &no, tried: two})
 }

@@ -163,7 +163,8 @@ type stage struct {
 	log            *transcript
 	clock          atomic.Int64 // nanoseconds that the controller's clock is ahead
 	*Controller
-	stop func()
+	stop  func()
+	times atomic.Int64 // that the picker was asked
 }
 
 // script changes how a Controller is started.

@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +52,7 @@ func TestController(t *testing.T) {
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 		{"classes", (*stage).keepsAClass}, {"addresses", (*stage).followsAddresses}, {"objectives", (*stage).followsObjectives},
-		{"finalizers", (*stage).letsGo},
+		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"annotations", (*stage).saysWhatPodsSayWrongly},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -103,6 +105,7 @@ func (g *stage) picker(name string) (says func(string)) {
 	g.t.Helper()
 	var answer atomic.Pointer[string]
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		g.times.Add(1)
 		if text := answer.Load(); text != nil {
 			_, _ = io.WriteString(w, *text)
 		}
@@ -1217,6 +1220,106 @@ func (g *stage) letsGo() {
 	}
 	g.edit("held", func(c *v1alpha1.InferenceGatewayConfig) { c.Finalizers = nil })
 	g.removed("held")
+}
+
+// Pods that are ready and that no picker reaches, as with a wrong targetPort, serve nobody: the conditions say so once it lasts, and
+// doctor fails. A picker that begins and has tried nobody yet changes nothing of that; one that reaches a pod does.
+func (g *stage) saysWhoIsReached() {
+	g.play(script{})
+	g.gateway("gw", "", "llama")
+	g.pod("llama-0", "10.1.0.1", 8000, map[string]string{"app": "llama"})
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	says := g.picker("gw")
+	says(`[{"pool":"llama","endpoints":[{"pod":"llama-0","host":"10.1.0.1:8000","state":"ready","metricsRead":true,"models":["model/llama"]}]}]`)
+	g.says("gw", v1alpha1.ConditionMetricsRead, metav1.ConditionTrue, "Read", "")
+
+	refused := `[{"pool":"llama","endpoints":[{"pod":"llama-0","host":"10.1.0.1:8000","state":"not ready","why":"connection refused: no process listens there","metricsRead":false}]}]`
+	g.edit("gw", func(c *v1alpha1.InferenceGatewayConfig) {
+		port := int32(9999)
+		c.Spec.Schedulers[0].TargetPort = &port
+	})
+	says(refused) // at the port of before: nobody here takes over the new document
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing", "no picker reaches any of 1 ready pods at port 8000, where pickers look until they have taken over the document's 9999 (llama-0: connection refused")
+	refused = strings.ReplaceAll(refused, "8000", "9999")
+	says(refused)
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing", "no picker reaches any of 1 ready pods at port 9999 (llama-0: connection refused")
+	c, err := g.stored("gw")
+	need(g.t, err)
+	for _, one := range c.Status.Schedulers[0].Conditions {
+		if one.Type == v1alpha1.ConditionServing && one.Reason != "NoReadyEndpoint" || one.Type == v1alpha1.ConditionMetricsRead && one.Reason != "NotReached" || strings.Contains(one.Message, "routed to") {
+			g.t.Errorf("got %+v", one)
+		}
+	}
+	asked := g.times.Load()
+	says(`[{"pool":"llama","endpoints":[{"pod":"llama-0","host":"10.1.0.1:9999","state":"stale","why":"not asked yet"}]}]`)
+	g.eventually("the picker was asked again", func() error {
+		if g.times.Load() < asked+2 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	g.settled()
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing", "at port 9999 (llama-0: connection refused")
+	g.doctor(LevelFail, "Serving is False (NotServing)")
+
+	says(strings.NewReplacer("9999", "8000", "not ready", "ready", "false", "true").Replace(refused))
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	g.removed("gw")
+}
+
+// Annotations of ours that nobody knows, or whose value can't be used, are said with what would be right, once for all pods that have
+// the same; those of others, and those of pods that no scheduler selects, are nobody's matter.
+func (g *stage) saysWhatPodsSayWrongly() {
+	g.play(script{})
+	g.gateway("gw", "", "llama")
+	annotate := func(name, key, value string) {
+		g.t.Helper()
+		g.eventually(name+" is annotated", func() error {
+			p := new(corev1.Pod)
+			if err := g.there(p, g.models, name); err != nil {
+				return err
+			}
+			p.Annotations = map[string]string{"example.com/endpoint": "{"}
+			if key != "" {
+				p.Annotations[key] = value
+			}
+			return g.server.client.Update(g.t.Context(), p)
+		})
+	}
+	for i := range 3 {
+		name := fmt.Sprintf("llama-%d", i)
+		g.pod(name, fmt.Sprintf("10.1.0.%d", i+1), 8000, map[string]string{"app": "llama"})
+		annotate(name, "gateway.sluice.dev/endpoint", "{kvEvent: {}}")
+	}
+	g.pod("other", "10.1.0.9", 8000, map[string]string{"app": "other"})
+	annotate("other", "gateway.sluice.dev/endpoint", "{drain: perhaps}")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured",
+		`pod "llama-0" and 2 more: the annotation gateway.sluice.dev/endpoint: {kvEvent: {}} is not used: strict decoding error: unknown field "kvEvent"`)
+	g.doctor(LevelWarn, "the annotation gateway.sluice.dev/endpoint: {kvEvent: {}} is not used")
+	for _, name := range []string{"llama-0", "llama-1"} {
+		annotate(name, "gateway.sluice.dev/endpoint", "{kvEvents: {}}")
+	}
+	annotate("llama-2", "gateway.sluice.dev/endpont", "{kvEvents: {}}")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured",
+		`pod "llama-2": the annotation gateway.sluice.dev/endpont: {kvEvents: {}} is not read: write gateway.sluice.dev/endpoint, with drain, engine`)
+	annotate("llama-2", "", "")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionTrue, "Honoured", "")
+	g.removed("gw")
+}
+
+// doctor has the cluster examined, and looks for a finding about the gateway.
+func (g *stage) doctor(level Level, words string) {
+	g.t.Helper()
+	file := filepath.Join(g.t.TempDir(), "kubeconfig")
+	need(g.t, os.WriteFile(file, kubeconfigOf(g.t, g.server.config), 0o600))
+	c, err := OpenCluster(file, "", g.models)
+	need(g.t, err)
+	all := c.Examine(g.t.Context())
+	if !slices.ContainsFunc(all, func(f Finding) bool {
+		return f.Level == level && f.What == "gateway "+g.models+"/gw" && strings.Contains(f.Text, words)
+	}) {
+		g.t.Errorf("got no %s of gateway %s/gw with %q in\n%+v", level, g.models, words, all)
+	}
 }
 
 // A thousand pods that come one after the other are counted, and are no thousand writes.

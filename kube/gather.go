@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -70,7 +72,7 @@ func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGat
 	}
 	for name, f := range t.asker.facts(client.ObjectKeyFromObject(gateway)) {
 		if f.uid == "" {
-			c.Addresses = append(c.Addresses, translate.Pod{Name: name, Ready: f.ready, Metrics: f.metrics, Missing: f.missing, Models: f.models})
+			c.Addresses = append(c.Addresses, translate.Pod{Name: name, Ready: f.ready, Metrics: f.metrics, Missing: f.missing, Models: f.models, Tried: triedOf(f)})
 		}
 	}
 	slices.SortFunc(c.Addresses, func(x, y translate.Pod) int { return strings.Compare(x.Name, y.Name) })
@@ -156,11 +158,91 @@ func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 		}
 		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil}
 		if f, ok := facts[pod.Name]; ok && f.uid == pod.UID {
-			p.Metrics, p.Missing, p.Models = f.metrics, f.missing, f.models
+			p.Metrics, p.Missing, p.Models, p.Tried = f.metrics, f.missing, f.models, triedOf(f)
 		}
 		c.Pods = append(c.Pods, p)
 	}
+	c.Misheard = misheard(gateway, list.Items)
 	return err
+}
+
+// Bounds of what is said of annotations: that many different ones, with so many letters of a value and of what is wrong with it.
+const (
+	misheardMost  = 5
+	misheardValue = 100
+	misheardFault = 400
+)
+
+// misheard says which annotations of ours can't be used, of those pods that schedulers select: once for all that have the same.
+func misheard(gateway *v1alpha1.InferenceGatewayConfig, pods []corev1.Pod) []string {
+	type saying struct{ key, value string }
+	by := make(map[saying][]*corev1.Pod)
+	for i := range pods {
+		pod := &pods[i]
+		if isEnded(pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy {
+			continue
+		}
+		for key, value := range pod.Annotations {
+			if config.Ours(key) {
+				by[saying{key, value}] = append(by[saying{key, value}], pod)
+			}
+		}
+	}
+	var list []string
+	for said, pods := range by {
+		fault := config.CheckAnnotation(said.key, said.value)
+		if fault == "" {
+			continue
+		}
+		names := selected(gateway, pods)
+		if len(names) == 0 {
+			continue
+		}
+		who := fmt.Sprintf("pod %q", slices.Min(names))
+		if more := len(names) - 1; more > 0 {
+			who += fmt.Sprintf(" and %d more", more)
+		}
+		list = append(list, fmt.Sprintf("%s: the annotation %s: %s %s", who, said.key, shortened(said.value, misheardValue), shortened(fault, misheardFault)))
+	}
+	slices.Sort(list)
+	if more := len(list) - misheardMost; more > 0 {
+		list = append(list[:misheardMost], fmt.Sprintf("%d more annotations of pods can't be used", more))
+	}
+	return list
+}
+
+// selected are the names of those pods that some scheduler selects.
+func selected(gateway *v1alpha1.InferenceGatewayConfig, pods []*corev1.Pod) (names []string) {
+	var selectors []labels.Selector
+	for i := range gateway.Spec.Schedulers {
+		if selector, err := metav1.LabelSelectorAsSelector(gateway.Spec.Schedulers[i].ModelSelector); err == nil {
+			selectors = append(selectors, selector)
+		}
+	}
+	for _, pod := range pods {
+		if slices.ContainsFunc(selectors, func(s labels.Selector) bool { return s.Matches(labels.Set(pod.Labels)) }) {
+			names = append(names, pod.Name)
+		}
+	}
+	return names
+}
+
+// shortened is a text with so many of its letters at most.
+func shortened(text string, most int) string {
+	if letters := []rune(text); len(letters) > most {
+		return string(letters[:most]) + " ..."
+	}
+	return text
+}
+
+// triedOf is what pickers' looks at a pod or address came to, by scheduler.
+func triedOf(f podFacts) []translate.Try {
+	var list []translate.Try
+	for _, pool := range slices.Sorted(maps.Keys(f.tried)) {
+		one := f.tried[pool]
+		list = append(list, translate.Try{Scheduler: pool, Port: one.port, Why: one.why, Lasts: one.lasts})
+	}
+	return list
 }
 
 func (t *turn) readRollouts(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {

@@ -1,13 +1,16 @@
 package kube
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/translate"
 )
 
@@ -37,5 +40,42 @@ func TestLeaveOut(t *testing.T) {
 		if !slices.Equal(c.LeftOut, want) {
 			t.Errorf("got %q, and %q before", c.LeftOut, want)
 		}
+	}
+}
+
+// However many pods say however much that can't be used, what is said of it is short, and the same in whatever order they come.
+func TestMisheardIsBounded(t *testing.T) {
+	gateway := &v1alpha1.InferenceGatewayConfig{Spec: v1alpha1.InferenceGatewayConfigSpec{Schedulers: []v1alpha1.Scheduler{{Name: "m", ModelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "m"}}}}}}
+	pods := make([]corev1.Pod, 1000)
+	for i := range pods {
+		pods[i].Name, pods[i].Labels = fmt.Sprintf("m-%03d", i), map[string]string{"app": "m"}
+		pods[i].Annotations = map[string]string{config.AnnotationEndpoint: "{kvEvent: {}}"}
+	}
+	got := misheard(gateway, pods)
+	if len(got) != 1 || !strings.HasPrefix(got[0], `pod "m-000" and 999 more: the annotation `+config.AnnotationEndpoint) {
+		t.Errorf("got %q, want one sentence for all", got)
+	}
+	for i := range pods {
+		pods[i].Annotations = map[string]string{config.AnnotationEndpoint: fmt.Sprintf("{%03d%s: {}}", i, strings.Repeat("é", 5000))}
+	}
+	got = misheard(gateway, pods)
+	slices.Reverse(pods)
+	if again := misheard(gateway, pods); !slices.Equal(got, again) {
+		t.Errorf("got %q, and in another order %q", got, again)
+	}
+	if n := len(strings.Join(got, "; ")); n > 8000 || len(got) != misheardMost+1 || got[misheardMost] != "995 more annotations of pods can't be used" {
+		t.Errorf("got %d bytes: %q", n, got)
+	}
+}
+
+func BenchmarkMisheard(b *testing.B) {
+	gateway := &v1alpha1.InferenceGatewayConfig{Spec: v1alpha1.InferenceGatewayConfigSpec{Schedulers: []v1alpha1.Scheduler{{Name: "m", ModelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "m"}}}}}}
+	pods := make([]corev1.Pod, 1000)
+	for i := range pods {
+		pods[i].Name, pods[i].Labels = fmt.Sprintf("m-%03d", i), map[string]string{"app": "m"}
+		pods[i].Annotations = map[string]string{config.AnnotationEndpoint: "{kvEvents: {}}"}
+	}
+	for b.Loop() {
+		misheard(gateway, pods)
 	}
 }

@@ -38,22 +38,28 @@ func TestJudge(t *testing.T) {
 }
 
 func TestPickerFaults(t *testing.T) {
-	f := func(text string, peers int, want ...string) {
+	f := func(text string, peers int, fails bool, want ...string) {
 		t.Helper()
 		var s pickerState
 		if err := json.Unmarshal([]byte(text), &s); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, s.faults(peers)); diff != "" {
-			t.Errorf("%s: -want +got:\n%s", text, diff)
+		faults, failed := s.faults(peers)
+		if diff := cmp.Diff(want, faults); diff != "" || failed != fails {
+			t.Errorf("%s: fails %t, want %t, -want +got:\n%s", text, failed, fails, diff)
 		}
 	}
-	f(`{"sides":[{"peers":[{"name":"b","told":true,"heard":true}],"pools":[{"name":"llama","endpoints":[{"name":"a","state":"ready"}]}]}]}`, 1)
-	f(`{"sides":[{"peers":[{"name":"b","told":true,"heard":false}],"pools":[]}]}`, 2, `sees 0 of 2 peers, and decides without the others: look at their logs for "peer"`)
-	f(`{"sides":[{"pools":[{"name":"llama","endpoints":[{"name":"a","state":"ready"},{"name":"b","state":"stale","why":"no reading for 5 s"}]}]}]}`, 0,
+	f(`{"sides":[{"peers":[{"name":"b","told":true,"heard":true}],"pools":[{"name":"llama","endpoints":[{"name":"a","state":"ready"}]}]}]}`, 1, false)
+	f(`{"sides":[{"peers":[{"name":"b","told":true,"heard":false}],"pools":[]}]}`, 2, false, `sees 0 of 2 peers, and decides without the others: look at their logs for "peer"`)
+	f(`{"sides":[{"pools":[{"name":"llama","endpoints":[{"name":"a","state":"ready"},{"name":"b","state":"stale","why":"no reading for 5 s"}]}]}]}`, 0, false,
 		"does not count on endpoints of llama: b is stale (no reading for 5 s)")
-	f(`{"sides":[{"pools":[{"name":"q","endpoints":[{"name":"a","state":"gone"},{"name":"b","state":"gone"},{"name":"c","state":"gone"},{"name":"d","state":"gone"},{"name":"e","state":"gone"}]}]}]}`, 0,
+	f(`{"sides":[{"pools":[{"name":"q","endpoints":[{"name":"a","state":"gone"},{"name":"b","state":"gone"},{"name":"c","state":"gone"},{"name":"d","state":"gone"},{"name":"e","state":"gone"}]}]}]}`, 0, false,
 		"does not count on endpoints of q: a is gone (), b is gone (), c is gone (), and 2 more")
+	// One that is reached keeps the pool; where none is, requests fail. A pool without endpoints is a matter of its condition.
+	f(`{"sides":[{"pools":[{"name":"q","endpoints":[{"name":"a","state":"not ready","why":"refused"},{"name":"b","state":"ready"}]}]}]}`, 0, false,
+		"does not count on endpoints of q: a is not ready (refused)")
+	f(`{"sides":[{"pools":[{"name":"q","endpoints":[{"name":"a","state":"not ready","why":"refused"},{"name":"b","state":"not ready","why":"refused"}]},{"name":"r"}]}]}`, 0, true,
+		"reaches no endpoint of q, so that requests are answered 503: a is not ready (refused), b is not ready (refused); look at targetPort, and whether a NetworkPolicy keeps pickers out")
 }
 
 func TestRefusal(t *testing.T) {

@@ -142,8 +142,12 @@ func (e *examination) pickers(ctx context.Context, what string, c *v1alpha1.Infe
 			e.say(LevelWarn, what, "picker %q answers what can't be read: %v", p.Name, err)
 			continue
 		}
-		if faults := s.faults(copies[p.Deployment] - 1); len(faults) > 0 {
-			e.say(LevelWarn, what, "picker %q %s", p.Name, strings.Join(faults, "; it "))
+		if faults, fails := s.faults(copies[p.Deployment] - 1); len(faults) > 0 {
+			level := LevelWarn
+			if fails {
+				level = LevelFail
+			}
+			e.say(level, what, "picker %q %s", p.Name, strings.Join(faults, "; it "))
 			continue
 		}
 		good = append(good, p.Name)
@@ -171,9 +175,9 @@ type pickerState struct {
 	} `json:"sides"`
 }
 
-// faults are what a picker says that is not as it should be, where it has so many peers.
-func (s *pickerState) faults(peers int) []string {
-	var out []string
+// faults are what a picker says that is not as it should be, where it has so many peers. Requests fail where it reaches no endpoint
+// of a pool that has some.
+func (s *pickerState) faults(peers int) (out []string, fails bool) {
 	for _, side := range s.Sides {
 		seen := 0
 		for _, p := range side.Peers {
@@ -186,8 +190,12 @@ func (s *pickerState) faults(peers int) []string {
 		}
 		for _, pool := range side.Pools {
 			var not []string
+			lost := 0
 			for _, e := range pool.Endpoints {
-				if e.State != "ready" {
+				if e.State == stateNotReady {
+					lost++
+				}
+				if e.State != stateReady {
 					not = append(not, fmt.Sprintf("%s is %s (%s)", e.Name, e.State, e.Why))
 				}
 			}
@@ -195,12 +203,16 @@ func (s *pickerState) faults(peers int) []string {
 			if more := len(not) - most; more > 0 {
 				not = append(not[:most], fmt.Sprintf("and %d more", more))
 			}
-			if len(not) > 0 {
+			switch {
+			case lost > 0 && lost == len(pool.Endpoints):
+				fails = true
+				out = append(out, fmt.Sprintf("reaches no endpoint of %s, so that requests are answered 503: %s; look at targetPort, and whether a NetworkPolicy keeps pickers out", pool.Name, strings.Join(not, ", ")))
+			case len(not) > 0:
 				out = append(out, fmt.Sprintf("does not count on endpoints of %s: %s", pool.Name, strings.Join(not, ", ")))
 			}
 		}
 	}
-	return out
+	return out, fails
 }
 
 // policies says which policies are not in force.

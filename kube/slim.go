@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/translate"
 )
 
@@ -38,7 +39,7 @@ func slimSpec(o client.Object) {
 	}
 }
 
-// slimPod leaves of a pod what tells whether it serves and, of our own, where it is asked.
+// slimPod leaves of a pod what tells whether it serves, what it says of itself to this gateway and, of our own, where it is asked.
 func slimPod(o client.Object) {
 	pod, ok := o.(*corev1.Pod)
 	if !ok {
@@ -52,7 +53,9 @@ func slimPod(o client.Object) {
 	if podReady(pod) {
 		status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
-	pod.ObjectMeta = metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels, DeletionTimestamp: pod.DeletionTimestamp}
+	said := maps.Clone(pod.Annotations)
+	maps.DeleteFunc(said, func(key, _ string) bool { return !config.Ours(key) })
+	pod.ObjectMeta = metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, Labels: pod.Labels, Annotations: said, DeletionTimestamp: pod.DeletionTimestamp}
 	pod.Spec, pod.Status = spec, status
 }
 
@@ -74,5 +77,5 @@ func samePod(before, after client.Object) bool {
 	x, ok := before.(*corev1.Pod)
 	y, too := after.(*corev1.Pod)
 	return ok && too && x.UID == y.UID && x.Status.PodIP == y.Status.PodIP && podReady(x) == podReady(y) && isEnded(x) == isEnded(y) &&
-		(x.DeletionTimestamp == nil) == (y.DeletionTimestamp == nil) && maps.Equal(x.Labels, y.Labels)
+		(x.DeletionTimestamp == nil) == (y.DeletionTimestamp == nil) && maps.Equal(x.Labels, y.Labels) && maps.Equal(x.Annotations, y.Annotations)
 }

@@ -44,10 +44,12 @@ type Context struct {
 	// Refused is what the API server would not take of an earlier plan.
 	Refused []Refusal `json:"refused,omitempty"`
 	// Unread are whole sentences about what could not be read of the above for want of a right, PodsUnread the one about pods:
-	// then nobody knows which there are. LeftOut are those about documents that were left out.
+	// then nobody knows which there are. LeftOut are those about documents that were left out, Misheard those about annotations by
+	// which pods say something of themselves that can't be used.
 	Unread     []string `json:"unread,omitempty"`
 	PodsUnread string   `json:"podsUnread,omitempty"`
 	LeftOut    []string `json:"leftOut,omitempty"`
+	Misheard   []string `json:"misheard,omitempty"`
 }
 
 // Settings are the installation's: what its chart says, not what a user asks of one gateway.
@@ -101,6 +103,28 @@ type Pod struct {
 	Missing []string `json:"missing,omitempty"`
 	// Models are those that it says it serves, nil when it was not asked.
 	Models []string `json:"models,omitempty"`
+	// Tried is what came of pickers' last looks at it, one for each scheduler that has it as an endpoint.
+	Tried []Try `json:"tried,omitempty"`
+}
+
+// Try is what came of a picker's look at an endpoint of a scheduler.
+type Try struct {
+	Scheduler string `json:"scheduler"`
+	// Port is where it looked, 0 for an address, which has its own.
+	Port int32 `json:"port,omitempty"`
+	// Why says why it reaches nothing there, empty where it does. Lasts: so it was at the look before, too.
+	Why   string `json:"why,omitempty"`
+	Lasts bool   `json:"lasts,omitempty"`
+}
+
+// tried is what came of the look at it for a scheduler, nothing where nobody has looked.
+func (p *Pod) tried(scheduler string) Try {
+	for _, t := range p.Tried {
+		if t.Scheduler == scheduler {
+			return t
+		}
+	}
+	return Try{}
 }
 
 // Rollout is how far a Deployment has come.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
+	"github.com/sluice-gateway/sluice/api/v1alpha2"
 )
 
 // maxMessage is the longest message that a condition may have.
@@ -69,7 +70,7 @@ func (b *builder) check() {
 // checkIdle finds what has no effect, or another than is asked for.
 func (b *builder) checkIdle() {
 	spec := &b.config.Spec
-	b.notHonoured = append(append(b.notHonoured, b.ctx.Unread...), b.ctx.LeftOut...)
+	b.notHonoured = slices.Concat(b.notHonoured, b.ctx.Unread, b.ctx.LeftOut, b.ctx.Misheard)
 	if d := spec.BBR.DefaultBackend; d != nil && !b.selects() {
 		b.notHonoured = append(b.notHonoured, "spec.bbr.defaultBackend has nothing to receive while bbr.enabled is false: everything goes to the one scheduler")
 	} else if d != nil && !slices.Contains(b.ctx.Services, d.Name) {
@@ -121,8 +122,24 @@ func (b *builder) checkName(name string) {
 	}
 }
 
+// idlePolicies says of policies for one scheduler that is left out what they wait for.
+func (b *builder) idlePolicies() {
+	for _, p := range b.policies {
+		section := p.Spec.TargetRef.SectionName
+		if section == "" || len(b.perScheduler[section]) == 0 {
+			continue
+		}
+		for i := range b.plan.Policies {
+			if said := &b.plan.Policies[i]; said.Name == p.Name {
+				said.Status.Conditions[0].Message = fmt.Sprintf("in force, and without effect as long as nothing is made for scheduler %q: look at its condition Accepted", section)
+			}
+		}
+	}
+}
+
 // status says what holds, and what does not, and why.
 func (b *builder) status() {
+	b.idlePolicies()
 	st := &b.plan.Status
 	st.ObservedGeneration = b.config.Generation
 	var rolling []string
@@ -299,11 +316,17 @@ func (b *builder) schedulerStatus(s *v1alpha1.Scheduler) (one v1alpha1.Scheduler
 
 // endpoints says of a scheduler's pods, and of the addresses that are listed for it, whether they can serve its model, and whether routing knows how they do.
 func (b *builder) endpoints(s *v1alpha1.Scheduler) []metav1.Condition {
+	selector, seen, ready := b.pods(s)
+	addresses := len(b.selected(s))
+	return []metav1.Condition{b.serving(s, selector, addresses, seen, ready), b.metricsRead(s, addresses > 0, ready)}
+}
+
+// pods are those that a scheduler selects, and after them its addresses, all of them and those that are ready.
+func (b *builder) pods(s *v1alpha1.Scheduler) (selector labels.Selector, seen, ready []*Pod) {
 	selector, err := metav1.LabelSelectorAsSelector(s.ModelSelector)
 	if err != nil {
 		selector = labels.Nothing()
 	}
-	var seen, ready []*Pod
 	for i := range b.ctx.Pods {
 		p := &b.ctx.Pods[i]
 		if !selector.Matches(labels.Set(p.Labels)) {
@@ -314,19 +337,17 @@ func (b *builder) endpoints(s *v1alpha1.Scheduler) []metav1.Condition {
 			ready = append(ready, p)
 		}
 	}
-	addresses := 0
 	for _, one := range b.selected(s) {
 		p := &Pod{Name: hostPort(one.entry.Address, *s.TargetPort)}
 		if i := slices.IndexFunc(b.ctx.Addresses, func(a Pod) bool { return a.Name == p.Name }); i >= 0 {
 			p = &b.ctx.Addresses[i]
 		}
-		addresses++
 		seen = append(seen, p)
 		if p.Ready && !one.entry.Drain {
 			ready = append(ready, p)
 		}
 	}
-	return []metav1.Condition{b.serving(s, selector, addresses, seen, ready), b.metricsRead(s, addresses > 0, ready)}
+	return selector, seen, ready
 }
 
 // serving says whether there is someone to send requests to. The last of those seen are addresses.
@@ -335,38 +356,126 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addre
 	if addresses > 0 {
 		noun, nobody = "pods and addresses", "no pod or address"
 	}
+	lost, reached := tell(s, ready)
 	switch {
 	case len(b.perScheduler[s.Name]) > 0:
-		return b.condition(kind, false, "NotAccepted", "nothing is made for it, and its model is answered 404")
+		return b.condition(kind, false, "NotAccepted", "nothing is made for it, and "+b.elsewhere(s))
 	case b.ctx.PodsUnread != "":
 		return b.unknown(kind, "PodsNotRead", b.ctx.PodsUnread)
 	case len(seen) == 0:
 		return b.condition(kind, false, "SelectorMatchesNothing", fmt.Sprintf("modelSelector matches no pod in namespace %q: compare it with the labels of kubectl get pods -n %s --show-labels; it says %s",
 			b.config.Namespace, b.config.Namespace, metav1.FormatLabelSelector(s.ModelSelector)))
 	case len(ready) == 0 && addresses > 0:
-		return b.condition(kind, false, "NoReadyEndpoint", fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said: ask them by kubectl sluice top", len(seen)-addresses, addresses))
+		return b.condition(kind, false, "NoReadyEndpoint", fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said%s: ask them by kubectl sluice top", len(seen)-addresses, addresses, why(s, seen)))
 	case len(ready) == 0:
 		return b.condition(kind, false, "NoReadyPod", fmt.Sprintf("none of %d pods is ready: look at kubectl get pods -n %s -l '%s'", len(seen), b.config.Namespace, selector))
+	case len(lost) == len(ready):
+		return b.condition(kind, false, "NoReadyEndpoint", fmt.Sprintf("no picker reaches any of %d ready pods%s, and requests are answered 503: set targetPort to the port where they listen, or let pickers through to it; kubectl sluice top shows each",
+			len(ready), at(s, lost)+why(s, lost)))
 	}
-	asked, names := 0, make(map[string]bool)
-	for _, p := range ready {
-		if p.Models == nil {
-			continue
-		}
-		asked++
-		for _, m := range p.Models {
-			names[m] = true
-		}
-	}
-	if asked == len(ready) && !names[s.ModelName] {
-		others := make([]string, 0, len(names))
-		for m := range names {
-			others = append(others, m)
-		}
-		slices.Sort(others)
+	if others := otherModels(s, reached); others != nil {
 		return b.condition(kind, false, "ModelNotServed", fmt.Sprintf("%s serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", nobody, s.ModelName, joined(others), s.ModelName))
 	}
-	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d %s are ready", len(ready), len(seen), noun))
+	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d %s are ready", len(ready)-len(lost), len(seen), noun))
+}
+
+// tell tells those that pickers don't reach for some time from those that they do, or that nobody has tried. One that is out of reach
+// at one look may be back at the next, and is neither: a picker or a model server that is a moment late is no change.
+func tell(s *v1alpha1.Scheduler, ready []*Pod) (lost, reached []*Pod) {
+	for _, p := range ready {
+		switch t := p.tried(s.Name); {
+		case t.Lasts:
+			lost = append(lost, p)
+		case t.Why == "":
+			reached = append(reached, p)
+		}
+	}
+	return lost, reached
+}
+
+// otherModels are the models of endpoints that have all been asked and don't serve their scheduler's; nil where one does, or may.
+func otherModels(s *v1alpha1.Scheduler, reached []*Pod) []string {
+	if len(reached) == 0 {
+		return nil
+	}
+	others := []string{} // of those that list nothing, none
+	for _, p := range reached {
+		if p.Models == nil || slices.Contains(p.Models, s.ModelName) {
+			return nil
+		}
+		others = append(others, p.Models...)
+	}
+	slices.Sort(others)
+	return slices.Compact(others)
+}
+
+// elsewhere says what becomes of requests for the model of a scheduler that is left out.
+func (b *builder) elsewhere(s *v1alpha1.Scheduler) string {
+	if !b.selects() {
+		return "requests are answered 404"
+	}
+	for _, other := range b.served() {
+		if b.serves(other, s.ModelName) {
+			return fmt.Sprintf("requests for its model go to scheduler %q, which serves it, too", other.Name)
+		}
+	}
+	for i := range b.ctx.Rewrites {
+		r := &b.ctx.Rewrites[i]
+		if p := r.Spec.PoolRef; p == nil || !slices.ContainsFunc(b.served(), func(o *v1alpha1.Scheduler) bool { return o.Name == p.Name }) {
+			continue
+		}
+		for _, rule := range r.Spec.Rules {
+			if slices.ContainsFunc(rule.Matches, func(m v1alpha2.RewriteMatch) bool { return m.Model != nil && m.Model.Value == s.ModelName }) {
+				return fmt.Sprintf("InferenceModelRewrite %q says where requests for its model go", r.Name)
+			}
+		}
+	}
+	if d := b.config.Spec.BBR.DefaultBackend; d != nil {
+		return fmt.Sprintf("requests for its model go to spec.bbr.defaultBackend, Service %q", d.Name)
+	}
+	return "its model is answered 404"
+}
+
+// serves reports whether requests for a name go to a scheduler: as one of its adapters, or since one of its endpoints lists it.
+func (b *builder) serves(s *v1alpha1.Scheduler, model string) bool {
+	if slices.Contains(s.LoRAAdapters, model) {
+		return true
+	}
+	_, _, ready := b.pods(s)
+	return slices.ContainsFunc(ready, func(p *Pod) bool { return slices.Contains(p.Models, model) })
+}
+
+// why is the reason of the first of some pods or addresses that pickers don't reach, in brackets; empty where there is none.
+func why(s *v1alpha1.Scheduler, list []*Pod) string {
+	for _, p := range list {
+		if t := p.tried(s.Name); t.Why != "" {
+			return fmt.Sprintf(" (%s: %s)", p.Name, t.Why)
+		}
+	}
+	return ""
+}
+
+// at is the port where pickers look for pods, as long as they do that of all at one: for a while that is another one than the
+// document's, where they have not taken it over or never will.
+func at(s *v1alpha1.Scheduler, list []*Pod) string {
+	port := int32(0)
+	for _, p := range list {
+		t := p.tried(s.Name)
+		switch {
+		case t.Port == 0 && len(p.Labels) == 0: // an address
+			return ""
+		case t.Port == 0:
+			t.Port = *s.TargetPort
+		}
+		if port != 0 && port != t.Port {
+			return ""
+		}
+		port = t.Port
+	}
+	if port != *s.TargetPort {
+		return fmt.Sprintf(" at port %d, where pickers look until they have taken over the document's %d", port, *s.TargetPort)
+	}
+	return fmt.Sprintf(" at port %d", port)
 }
 
 func (b *builder) metricsRead(s *v1alpha1.Scheduler, addresses bool, ready []*Pod) metav1.Condition {
@@ -374,30 +483,46 @@ func (b *builder) metricsRead(s *v1alpha1.Scheduler, addresses bool, ready []*Po
 	if addresses {
 		noun = "endpoint"
 	}
-	var without, lacking, missing []string
+	var lost, without []*Pod
+	var lacking, missing []string
 	tried := 0
 	for _, p := range ready {
 		switch {
 		case p.Metrics == nil:
 			continue
+		case p.tried(s.Name).Why != "":
+			lost = append(lost, p)
 		case !*p.Metrics:
-			without = append(without, p.Name)
+			without = append(without, p)
 		case len(p.Missing) > 0:
 			lacking, missing = append(lacking, p.Name), append(missing, p.Missing...)
 		}
 		tried++
 	}
 	slices.Sort(missing)
-	slices.Sort(without)
 	slices.Sort(lacking)
 	missing = slices.Compact(missing)
 	switch {
+	case len(lost) > 0:
+		return b.condition(kind, false, "NotReached", fmt.Sprintf("%d of %d ready %ss can't be reached%s%s, and get no requests: check targetPort, and that pickers may connect there", len(lost), len(ready), noun, at(s, lost), why(s, lost)))
 	case len(without) > 0:
-		return b.condition(kind, false, "NoMetrics", fmt.Sprintf("%d of %d ready %ss give no metrics at port %d (%s), and are routed to by what this gateway counts itself: check targetPort, and for SGLang that it runs with --enable-metrics", len(without), len(ready), noun, *s.TargetPort, joined(without)))
+		return b.condition(kind, false, "NoMetrics", fmt.Sprintf("%d of %d ready %ss give no metrics%s (%s), and are routed to by what this gateway counts itself: check targetPort, and for SGLang that it runs with --enable-metrics", len(without), len(ready), noun, at(s, without), joined(namesOf(without))))
 	case len(missing) > 0:
 		return b.condition(kind, false, "MetricUnknown", fmt.Sprintf("%s not among the metrics of %s, and left out of the choice: check engineType, which is %s, and the engine's version", joined(missing), joined(lacking), s.EngineType))
+	case tried == 0 && len(b.perScheduler[s.Name]) > 0:
+		return b.unknown(kind, "NotTried", "nothing is made for it, so that nobody reads the metrics of its "+noun+"s")
 	case tried == 0:
 		return b.unknown(kind, "NotTried", "no picker has read the metrics of a ready "+noun+" yet")
 	}
 	return b.condition(kind, true, "Read", fmt.Sprintf("the metrics of %d %ss are read", tried, noun))
+}
+
+// namesOf are the names of pods, in order.
+func namesOf(list []*Pod) []string {
+	names := make([]string, len(list))
+	for i, p := range list {
+		names[i] = p.Name
+	}
+	slices.Sort(names)
+	return names
 }
