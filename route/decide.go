@@ -52,14 +52,14 @@ func (v *View) begin(n int) {
 	if cap(v.keep) < n {
 		v.keep, v.before, v.all = make([]bool, n), make([]bool, n), make([]bool, n)
 		v.score, v.part, v.total = make(Column, n), make(Column, n), make(Column, n)
-		v.zero, v.queue = make(Column, n), make(Column, n)
+		v.zero = make(Column, n)
 		for k := range v.masked {
 			v.masked[k] = make(Column, n)
 		}
 	}
 	v.keep, v.before, v.all = v.keep[:n], v.before[:n], v.all[:n]
 	v.score, v.part, v.total = v.score[:n], v.part[:n], v.total[:n]
-	v.zero, v.queue = v.zero[:n], v.queue[:n]
+	v.zero = v.zero[:n]
 	for i := range v.keep {
 		v.keep[i] = true
 	}

@@ -11,7 +11,10 @@ const (
 	// congestion · b²/(1−b) times more where the share b of the pool is busy, at most maxCongestion times.
 	againFactor, congestion, maxCongestion = 2, 2, 60
 	// copierShare is the least share of computing held tokens again that counts, whatever earlier requests have paid.
-	copierShare = 1. / 3
+	copierShare = .4
+	// laterFactor is how many times the delay counts of those who come later: the endpoints they go to instead have queues
+	// as well.
+	laterFactor = 2
 	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs
 	// any amount.
 	leastFree = .1
@@ -83,7 +86,18 @@ func waitMS(dst Column, v *View) {
 		}
 		dst[i] = ms
 	}
-	copy(v.queue, dst)
+	v.queue = v.least(dst)
+}
+
+// least is the least of the kept endpoints' values, 0 where none is kept.
+func (v *View) least(c Column) float32 {
+	least, found := float32(0), false
+	for i, ms := range c {
+		if v.keep[i] && (!found || ms < least) {
+			least, found = ms, true
+		}
+	}
+	return least
 }
 
 // uncached is the prompt tokens that an endpoint holding match units would have to compute, at least 1: the last token
@@ -125,11 +139,12 @@ func laterMS(dst Column, v *View) {
 	}
 }
 
-// later is how many milliseconds others are delayed by each millisecond of prompt. It is the first policy iteration of
-// dispatching to queues in order of arrival (Hyytiä, Penttinen and Aalto, EJOR 2012): until it is the request's turn
-// others come, at the rate at which they have come there, and whom it delays delay others. So long prompts gather where
-// few requests come, which short prompts then avoid. Those who come while it is computed are left out: they see it and
-// can go elsewhere, and counting them keeps long prompts waiting where there is no crowd.
+// later is how many milliseconds others are delayed by each millisecond of prompt: those who come there, at the rate at
+// which they have come, and whom they delay (first policy iteration of dispatching to queues in order of arrival:
+// Hyytiä, Penttinen and Aalto, EJOR 2012). They come for as long as they would wait anywhere, which is the shortest
+// wait, and no longer: once the wait there is above that, they see it and go elsewhere. So where all endpoints have
+// queues, long prompts gather where few requests come, and go on doing so although the wait there is longer, and short
+// prompts have the others to themselves.
 func (v *View) later(i int) float32 {
 	if v.Arrivals == nil || v.Occupied == nil || !(v.Arrivals[i] > 0) {
 		return 0
@@ -138,7 +153,7 @@ func (v *View) later(i int) float32 {
 	if f := 1 - v.Occupied[i]; f > free { // false for NaN
 		free = f
 	}
-	return v.Arrivals[i] / 1000 / free * v.queue[i]
+	return laterFactor * v.Arrivals[i] / 1000 / free * v.queue
 }
 
 // again is what computing held tokens again costs at an endpoint that holds match units, beyond what has been paid.

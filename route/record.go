@@ -205,7 +205,7 @@ func (v *View) Check() error {
 // Clone copies the View so that it can be kept after the pool goes on; the Snapshot is shared, since it never changes.
 func (v *View) Clone() View {
 	c := *v
-	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero, c.queue = nil, nil, nil, nil, nil, nil, nil, nil
+	c.keep, c.before, c.all, c.score, c.part, c.total, c.zero = nil, nil, nil, nil, nil, nil, nil
 	c.waiting, c.running, c.use, c.masked = nil, nil, nil, [3]Column{}
 	for _, col := range []*Column{&c.InFlight, &c.Prefilling, &c.Backlog, &c.Work, &c.Head, &c.Held, &c.Context, &c.SentSince, &c.Match, &c.Cached,
 		&c.Errors, &c.Arrivals, &c.Occupied, &c.SlotIdle, &c.SlotAhead, &c.Expected} {

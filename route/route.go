@@ -245,8 +245,8 @@ type View struct {
 	// them, and would have left of all; a term's values, a part of such a value, and the sum of all terms.
 	keep, before, all  []bool
 	score, part, total Column
-	// queue is what waitMS found, which laterMS and prefillMS go by.
-	queue Column
+	// queue is the shortest wait that waitMS found, which laterMS and prefillMS go by.
+	queue float32
 	// most is bestMatch among the endpoints that the filters kept.
 	most float32
 	// zero stands in for columns that are nil; it is never written.
