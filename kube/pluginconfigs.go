@@ -66,7 +66,7 @@ func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayCo
 		}
 	}
 	if fine {
-		e.say(LevelOK, what, "takes requests, and every one of its %d models has an endpoint", len(c.Spec.Schedulers))
+		e.say(LevelOK, what, "takes requests, and has endpoints for %s", counted(len(c.Spec.Schedulers), "model"))
 	}
 	e.pickers(ctx, what, c)
 }
