@@ -272,6 +272,13 @@ func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig)
 		}
 	}
 	t.tell(g, plan)
+	for _, f := range g.Finalizers {
+		for _, one := range t.said(kindConfig, g.Name) {
+			if f != finalizer {
+				one.Notes = append(one.Notes, fmt.Sprintf("metadata.finalizers: %q keeps it when it is deleted, until whoever put it there takes that out: where nobody does any more, take it out of the file", f))
+			}
+		}
+	}
 	return nil
 }
 

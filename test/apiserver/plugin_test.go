@@ -141,6 +141,8 @@ func TestTryAsTheController(t *testing.T) {
 	}
 	f(written)
 	f(strings.ReplaceAll(written, "uid: ", "uid: 0")) // of another cluster
+	anew := strings.ReplaceAll(written, "\n    name: b\n", "\n    name: z\n    finalizers: [example.com/keep]\n")
+	f(anew, `z note metadata.finalizers: "example.com/keep" keeps it`)
 	f(strings.ReplaceAll(written, "modelName: m", "modelName: ''"), "a fail spec.schedulers[0].modelName", "b fail spec.schedulers[0].modelName")
 }
 
