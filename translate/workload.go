@@ -357,7 +357,8 @@ func (b *builder) container(w *workload) corev1.Container {
 	c := corev1.Container{
 		Name: "sluice", Image: b.s.Image, Args: args, Ports: ports, Env: w.env, EnvFrom: w.envFrom,
 		LivenessProbe: probe("/healthz", 10, 3), ReadinessProbe: probe("/readyz", 2, 2),
-		VolumeMounts: []corev1.VolumeMount{{Name: "gateway", MountPath: folderFile, ReadOnly: true}, {Name: "tls", MountPath: folderTLS, ReadOnly: true}},
+		VolumeMounts:             []corev1.VolumeMount{{Name: "gateway", MountPath: folderFile, ReadOnly: true}, {Name: "tls", MountPath: folderTLS, ReadOnly: true}},
+		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError, // why it ended, for kubectl describe and kubectl sluice doctor
 		SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 	}
