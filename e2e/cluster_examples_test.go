@@ -23,6 +23,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/sluice-gateway/sluice/openai"
 )
 
 // What the hands-on guide of the reference has its readers apply, in its own form, and what they are to see.
@@ -373,6 +375,68 @@ func TestSelectorMatchesNothing(t *testing.T) {
 		}
 		return ""
 	})
+}
+
+// TestWrongPort: where nobody listens at targetPort, conditions and doctor say so, and so does the answer; a gateway whose only
+// scheduler is then refused answers 404, from pickers that go on and from those that start. Both mend by the document alone, and the
+// gateway goes when it is deleted though it was applied with its finalizer, as it was read.
+func TestWrongPort(t *testing.T) {
+	t.Parallel()
+	p := withSluice(t)
+	document := func(more string) string {
+		return gateway(p.name, `  bbr: {enabled: true}
+  schedulers:
+  - name: llama
+    modelName: llama
+    modelSelector: {matchLabels: {app: llama}}
+`+more)
+	}
+	p.apply(simulated("llama", "llama", 1), document("    targetPort: 9999\n"))
+	p.waitFor(p.name, "Ready", metav1.ConditionTrue)
+	reason, message := "", ""
+	until(t, "that no picker reaches the pod", 2*time.Minute, func() string {
+		reason, message = p.waitFor(p.name, "Serving", metav1.ConditionFalse)
+		if strings.Contains(message, "no picker reaches any of 1 ready pods at port 9999") {
+			return ""
+		}
+		return reason + ": " + message
+	})
+	if _, message := p.waitFor(p.name, "MetricsRead", metav1.ConditionFalse); strings.Contains(message, "routed to") {
+		t.Errorf("got %q, want nothing of requests that are routed", message)
+	}
+	if out := p.shell("go run ./cmd/sluice kubectl doctor 2>&1 || echo it fails"); !strings.Contains(out, "reaches no endpoint of llama") || !strings.Contains(out, "it fails") {
+		t.Errorf("got %s, want that it fails for want of an endpoint", out)
+	}
+	if got := p.send(p.name, "/v1/chat/completions", chat("llama", "hello")); got.status != 503 || !strings.Contains(got.body, "kubectl sluice top") {
+		t.Errorf("got %d %s, want 503 and where to look", got.status, got.body)
+	}
+	answers := func(status int, words string) {
+		t.Helper()
+		until(t, fmt.Sprint("an answer with status ", status), time.Minute, func() string {
+			if got := p.send(p.name, "/v1/chat/completions", chat("llama", "hello")); got.status != status || !strings.Contains(got.body, words) {
+				return fmt.Sprint(got.status, got.body)
+			}
+			return ""
+		})
+	}
+	p.apply(document("    targetPort: 8000\n"))
+	answers(200, "")
+	p.waitServing(p.name)
+
+	p.apply(document("    targetPort: 9998\n    configMapRef: {name: plugins}\n"))
+	answers(404, openai.NoSchedulerMessage)
+	p.shell("kubectl rollout restart deployment/" + p.name + "-picker && kubectl rollout status --timeout=2m deployment/" + p.name + "-picker")
+	answers(404, openai.NoSchedulerMessage)
+	if _, message := p.waitFor(p.name, "Serving", metav1.ConditionFalse); !strings.Contains(message, "its model is answered 404") {
+		t.Errorf("got %q, want what becomes of requests", message)
+	}
+	p.apply(document("    targetPort: 8000\n"))
+	answers(200, "")
+	p.waitServing(p.name)
+
+	p.shell("kubectl get igwc " + p.name + " -o yaml >/tmp/" + p.name + ".yaml; kubectl delete igwc " + p.name + " --timeout=1m; grep -q gateway.sluice.dev/cleanup /tmp/" + p.name + ".yaml; kubectl apply -f /tmp/" + p.name + ".yaml")
+	p.waitServing(p.name)
+	p.shell("kubectl delete -f /tmp/" + p.name + ".yaml --timeout=1m; rm /tmp/" + p.name + ".yaml")
 }
 
 // sglang is a server with the metrics of SGLang, which does not start without a GPU. It says how often they are read.

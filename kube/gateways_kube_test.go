@@ -825,6 +825,7 @@ func (g *stage) needsNoMoreRights() {
 	g.play(script{as: g.grant("controller", cluster, own)})
 	g.document("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: tunes, labels: {inference.networking.k8s.io/bbr-managed: \"true\"}}\ndata: {baseModel: model/qwen, adapters: \"- sql\"}")
 	g.gateway("gw", "", "llama", "qwen")
+	g.eventually("there is a picker", func() error { return g.there(new(appsv1.Deployment), g.models, "gw-picker") })
 	g.settled()
 	g.becomes("gw")
 	g.says("gw", v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "")
