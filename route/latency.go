@@ -89,13 +89,16 @@ func waitMS(dst Column, v *View) {
 	v.queue = v.least(dst)
 }
 
-// least is the least of the kept endpoints' values, 0 where none is kept.
+// least is the least of the kept endpoints' values that are known, 0 where none is.
 func (v *View) least(c Column) float32 {
-	least, found := float32(0), false
+	least := float32(huge)
 	for i, ms := range c {
-		if v.keep[i] && (!found || ms < least) {
-			least, found = ms, true
+		if v.keep[i] && ms < least { // false for NaN
+			least = ms
 		}
+	}
+	if least == huge {
+		return 0
 	}
 	return least
 }
