@@ -1,5 +1,10 @@
 package config
 
+import (
+	"slices"
+	"strings"
+)
+
 // Object is one object of a file: a document, or an item of one that is a List.
 type Object struct {
 	// Kind and Name are empty where the object doesn't say.
@@ -26,10 +31,11 @@ func Objects(docs []byte) []Object {
 // Place is where the object stands in its file, such as document 1, items[2].
 func (o *Object) Place() string { return place(o.number, o.item) }
 
-// Faults are what Parse would say of the object by itself, none of one whose kind it doesn't read.
+// Faults are what Parse would say of the object by itself, none of one whose kind it doesn't read, in any version.
 func (o *Object) Faults() []Fault {
 	d := &document{number: o.number, item: o.item, kind: o.Kind, name: o.Name, tree: o.Tree}
-	if o.Tree == nil || !isRead(o.Kind) {
+	apiVersion, _ := o.Tree["apiVersion"].(string)
+	if !isRead(apiVersion, o.Kind) {
 		return nil
 	}
 	d.identify()
@@ -38,11 +44,12 @@ func (o *Object) Faults() []Fault {
 	return d.faults
 }
 
-// isRead reports whether Parse reads documents of a kind.
-func isRead(kind string) bool {
+// isRead reports whether Parse reads documents of a kind, if perhaps in another version: Kubernetes has Endpoints, too.
+func isRead(apiVersion, kind string) bool {
+	group, _, _ := strings.Cut(apiVersion, "/")
 	for _, k := range kinds {
 		if k.kind == kind {
-			return true
+			return slices.ContainsFunc(k.versions, func(v string) bool { return v == apiVersion || strings.HasPrefix(v, group+"/") })
 		}
 	}
 	return false

@@ -130,6 +130,41 @@ func TestEveryScorerHasItsField(t *testing.T) {
 	}
 }
 
+// TestObjects: objects of any kind are read, each with its place; of those that Parse reads it is said what it would say, and
+// nothing of another group's that has the same kind.
+func TestObjects(t *testing.T) {
+	got := Objects([]byte(`apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Endpoints, metadata: {name: core, uid: u}, subsets: []}
+- {apiVersion: gateway.sluice.dev/v1alpha1, kind: Endpoints, metadata: {name: none}, spec: {endpoints: []}}
+---
+{apiVersion: gateway.sluice.dev/v9, kind: Endpoints, metadata: {name: later}, spec: {endpoints: [{address: 10.0.0.1}]}}
+---
+{apiVersion: example.com/v1, kind: Nothing, metadata: {name: other}}
+---
+- a list
+`))
+	var lines []string
+	for i := range got {
+		o := &got[i]
+		lines = append(lines, fmt.Sprintf("%s: %s %s", o.Place(), o.Kind, o.Name))
+		for _, f := range slices.Concat(o.Unread, o.Faults()) {
+			lines = append(lines, "  "+f.Text)
+		}
+	}
+	want := []string{
+		"document 1, items[0]: Endpoints core",
+		"document 1, items[1]: Endpoints none", "  spec.endpoints: Required value: at least one address, such as [{address: 10.0.0.1:8000}]",
+		"document 2: Endpoints later", `  apiVersion: Invalid value: "gateway.sluice.dev/v9": Endpoints is read in gateway.sluice.dev/v1alpha1`,
+		"document 3: Nothing other",
+		"document 4:  ", "  must be an object with apiVersion, kind, metadata and spec, not a list",
+	}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // TestWeights: absent weights mean latency, and a block that is there is completed.
 func TestWeights(t *testing.T) {
 	f := func(scheduler string, want map[string]float64) {
