@@ -186,8 +186,12 @@ func (d *throughEnvoy) run(ctx context.Context, l net.Listener) (err error) {
 
 // configure says where everyone listens, publishes the plan, and writes the bootstrap.
 func (d *throughEnvoy) configure(folder, address, picker string) (*envoy.Options, error) {
+	admin, err := filepath.Abs(filepath.Join(folder, "admin")) // TMPDIR may be relative
+	if err != nil {
+		return nil, fmt.Errorf("cannot say where Envoy is administered: %w", err)
+	}
 	flags := d.limit
-	flags.listen, flags.admin, flags.picker = address, filepath.Join(folder, "admin"), picker
+	flags.listen, flags.admin, flags.picker = address, admin, picker
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	o, err := flags.options(d.plan.config)
