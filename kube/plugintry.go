@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -109,23 +110,11 @@ func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMet
 
 // withoutCreation is an object without the time of its creation.
 func withoutCreation(tree map[string]any) ([]byte, error) {
-	var copied map[string]json.RawMessage
-	var metadata map[string]json.RawMessage
-	raw, err := json.Marshal(tree)
-	if err == nil {
-		err = json.Unmarshal(raw, &copied)
-	}
-	if err == nil {
-		err = json.Unmarshal(copied["metadata"], &metadata)
-	}
-	if err == nil {
-		delete(metadata, "creationTimestamp")
-		copied["metadata"], err = json.Marshal(metadata)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot write down an object: %w", err)
-	}
-	return json.Marshal(copied)
+	metadata, _ := tree["metadata"].(map[string]any)
+	tree, metadata = maps.Clone(tree), maps.Clone(metadata)
+	delete(metadata, "creationTimestamp")
+	tree["metadata"] = metadata
+	return json.Marshal(tree)
 }
 
 // resource finds out where objects of a kind are.
