@@ -309,6 +309,9 @@ func TestNoSchedulerLeft(t *testing.T) {
 		if o.GetKind() == "ConfigMap" && o.GetName() == "gw-picker" {
 			text, _, _ = unstructured.NestedString(o.Object, "data", "gateway.yaml")
 		}
+		if body, _, _ := unstructured.NestedString(o.Object, "spec", "directResponse", "body", "inline"); o.GetKind() == "HTTPRouteFilter" && !strings.Contains(body, openai.NoSchedulerMessage) {
+			t.Errorf("Envoy says %s where the picker says %q", body, openai.NoSchedulerMessage)
+		}
 	}
 	dir := t.TempDir()
 	kubeconfig, file := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "gateway.yaml")
