@@ -227,8 +227,9 @@ func selected(gateway *v1alpha1.InferenceGatewayConfig, pods []*corev1.Pod) (nam
 	return names
 }
 
-// shortened is a text with so many of its letters at most.
+// shortened is a text on one line, with so many of its letters at most.
 func shortened(text string, most int) string {
+	text = strings.Join(strings.Fields(text), " ")
 	if letters := []rune(text); len(letters) > most {
 		return string(letters[:most]) + " ..."
 	}

@@ -55,6 +55,10 @@ func TestMisheardIsBounded(t *testing.T) {
 	if len(got) != 1 || !strings.HasPrefix(got[0], `pod "m-000" and 999 more: the annotation `+config.AnnotationEndpoint) {
 		t.Errorf("got %q, want one sentence for all", got)
 	}
+	pods[0].Annotations = map[string]string{config.AnnotationEndpoint: "kvEvents:\n  prot: 5557\n"}
+	if got := misheard(gateway, pods[:1]); len(got) != 1 || !strings.Contains(got[0], "endpoint: kvEvents: prot: 5557 is not used: ") {
+		t.Errorf("got %q, want it on one line", got)
+	}
 	for i := range pods {
 		pods[i].Annotations = map[string]string{config.AnnotationEndpoint: fmt.Sprintf("{%03d%s: {}}", i, strings.Repeat("é", 5000))}
 	}
