@@ -7,8 +7,8 @@ import (
 
 // Object is one object of a file: a document, or an item of one that is a List.
 type Object struct {
-	// Kind and Name are empty where the object doesn't say.
-	Kind, Name string
+	// APIVersion, Kind and Name are empty where the object doesn't say.
+	APIVersion, Kind, Name string
 	// Tree is what it says, without what an API server writes into objects, numbers as json.Number; nil where it can't be
 	// read.
 	Tree map[string]any
@@ -23,7 +23,8 @@ type Object struct {
 func Objects(docs []byte) []Object {
 	var list []Object
 	for _, d := range objects(docs) {
-		list = append(list, Object{Kind: d.kind, Name: d.name, Tree: d.tree, Unread: d.faults, number: d.number, item: d.item})
+		version, _ := d.tree["apiVersion"].(string)
+		list = append(list, Object{APIVersion: version, Kind: d.kind, Name: d.name, Tree: d.tree, Unread: d.faults, number: d.number, item: d.item})
 	}
 	return list
 }
@@ -34,8 +35,7 @@ func (o *Object) Place() string { return place(o.number, o.item) }
 // Faults are what Parse would say of the object by itself, none of one whose kind it doesn't read, in any version.
 func (o *Object) Faults() []Fault {
 	d := &document{number: o.number, item: o.item, kind: o.Kind, name: o.Name, tree: o.Tree}
-	apiVersion, _ := o.Tree["apiVersion"].(string)
-	if !isRead(apiVersion, o.Kind) {
+	if !isRead(o.APIVersion, o.Kind) {
 		return nil
 	}
 	d.identify()

@@ -89,9 +89,8 @@ func (c *Cluster) judge(ctx context.Context, list []Tried, settingsOf func(args 
 
 // readByUs reports whether the controller reads an object, by its kind and group.
 func readByUs(t *Tried) bool {
-	version, _ := t.object.Tree["apiVersion"].(string)
 	for _, k := range slices.Concat([]kind{configKind(), policyKind(), endpointsKind(), mapKind()}, rewriteKinds(), objectiveKinds()) {
-		if k.Kind == t.Kind && k.GroupVersion().String() == version {
+		if k.Kind == t.Kind && k.GroupVersion().String() == t.object.APIVersion {
 			return true
 		}
 	}
@@ -173,7 +172,7 @@ func overlay[T any, P interface {
 	}
 	now := metav1.Now()
 	for _, one := range t.tried {
-		if version, _ := one.object.Tree["apiVersion"].(string); one.Kind != k.Kind || version != k.GroupVersion().String() {
+		if one.Kind != k.Kind || one.object.APIVersion != k.GroupVersion().String() {
 			continue
 		}
 		p := P(new(T))
@@ -365,8 +364,7 @@ func (t *trial) stranger(ctx context.Context, u *unstructured.Unstructured) (*tr
 func (t *trial) strays() {
 	seen := make(map[string]string)
 	for _, one := range t.tried {
-		version, _ := one.object.Tree["apiVersion"].(string)
-		key := version + " " + one.Kind + " " + one.Name
+		key := one.object.APIVersion + " " + one.Kind + " " + one.Name
 		if first, twice := seen[key]; twice {
 			one.Faults = append(one.Faults, fmt.Sprintf("metadata.name: %s has the same name, and would be undone by this one", first))
 		}
@@ -409,8 +407,12 @@ func (t *trial) has(name string) bool {
 	return t.refused[name] || slices.ContainsFunc(t.gateways, func(g v1alpha1.InferenceGatewayConfig) bool { return g.Name == name })
 }
 
-// forNobody notes of an object of the file that no scheduler is called as it says. Others may read it.
+// forNobody notes of an object of the file that no scheduler is called as it says. Others may read it. Where a gateway of the file is
+// refused nobody knows what its schedulers will be called.
 func (t *trial) forNobody(kind, name, path, value string, called func(*v1alpha1.Scheduler) string) {
+	if len(t.refused) > 0 {
+		return
+	}
 	for i := range t.gateways {
 		for j := range t.gateways[i].Spec.Schedulers {
 			if called(&t.gateways[i].Spec.Schedulers[j]) == value {

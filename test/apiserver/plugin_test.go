@@ -124,8 +124,10 @@ func TestTryAsTheController(t *testing.T) {
 	}
 	f(named("a", strings.Replace(one, "matchLabels: {app: llama}", "matchExpressions: [{key: app, operator: Exists}]", 1)), `a note would not be honoured: scheduler "llama": an InferencePool's selector has labels alone`)
 	f(named("a", one)+endpoints("first")+endpoints("next"), `next fail spec.endpoints[0].address: Invalid value: "10.0.0.1:8000": must be unique`)
-	f(named("a", one)+"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: l, labels: {inference.networking.k8s.io/bbr-managed: \"true\"}}\ndata: {baseModel: other, adapters: \"[x]\"}\n",
-		`l note data.baseModel: "other" is no scheduler's in the file`)
+	const adapters = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: l, labels: {inference.networking.k8s.io/bbr-managed: \"true\"}}\ndata: {baseModel: other, adapters: \"[x]\"}\n"
+	f(named("a", one)+adapters, `l note data.baseModel: "other" is no scheduler's in the file`)
+	f(named("a", "qwertyui: 1, "+one)+adapters, `a fail strict decoding error: unknown field "spec.qwertyui"`)
+	f("apiVersion: v1\nkind: Endpoints\nmetadata: {name: core}\nsubsets: [{addresses: [{ip: 10.0.0.1}], ports: [{port: 80}]}]\n")
 
 	kubectl(t, "apiVersion: v1\nkind: Service\nmetadata: {name: llama-epp}\nspec: {ports: [{port: 80}]}\n", "apply", "-n", ns, "-f", "-")
 	f(named("a", one), `a fail the controller would refuse it: scheduler "llama": Service judged/llama-epp is there and belongs to someone else`)
