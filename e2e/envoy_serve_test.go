@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -120,6 +121,20 @@ func TestServeWithoutItsEnvoy(t *testing.T) {
 	p := start(t, "gateway", os.Getenv(binaryVariable), "serve", "--data-plane", "envoy", "--envoy", "/nowhere/envoy", "--endpoint", "m=127.0.0.1:1")
 	if code := p.exitCode(t, 30*time.Second); code != 1 || !p.stderr.holding(0, "cannot find Envoy", "--envoy PATH") {
 		t.Errorf("got exit code %d and %s, want 1 and how to name one", code, p.tail(5))
+	}
+}
+
+// The path of a Unix socket is short: what to do is said before Envoy is started.
+func TestServeFarDown(t *testing.T) {
+	far := filepath.Join(t.TempDir(), strings.Repeat("far", 30))
+	if err := os.Mkdir(far, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", far)
+	p := start(t, "gateway", os.Getenv(binaryVariable), "serve", "--data-plane", "envoy", "--envoy", os.Getenv(envoyVariable), "--listen", freeAddress(t), "--admin", "127.0.0.1:0",
+		"--endpoint", "m=127.0.0.1:1")
+	if code := p.exitCode(t, 30*time.Second); code != 1 || !p.stderr.holding(0, "set TMPDIR to a shorter one") {
+		t.Errorf("got exit code %d and %s, want 1 and what to do", code, p.tail(5))
 	}
 }
 

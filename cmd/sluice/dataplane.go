@@ -184,11 +184,26 @@ func (d *throughEnvoy) run(ctx context.Context, l net.Listener) (err error) {
 	return c.drain(d.s.o.drainTimeout)
 }
 
+// maxSocketPath is the longest path of a Unix socket in bytes: Linux takes 107, macOS 103.
+const maxSocketPath = 103
+
+// adminSocket is where Envoy is administered: a socket in the folder.
+func adminSocket(folder string) (string, error) {
+	path, err := filepath.Abs(filepath.Join(folder, "admin")) // TMPDIR may be relative
+	if err != nil {
+		return "", fmt.Errorf("cannot say where Envoy is administered: %w", err)
+	}
+	if len(path) > maxSocketPath {
+		return "", fmt.Errorf("cannot have Envoy administered at %s: the path of a socket may have %d bytes and this one has %d; set TMPDIR to a shorter one", path, maxSocketPath, len(path))
+	}
+	return path, nil
+}
+
 // configure says where everyone listens, publishes the plan, and writes the bootstrap.
 func (d *throughEnvoy) configure(folder, address, picker string) (*envoy.Options, error) {
-	admin, err := filepath.Abs(filepath.Join(folder, "admin")) // TMPDIR may be relative
+	admin, err := adminSocket(folder)
 	if err != nil {
-		return nil, fmt.Errorf("cannot say where Envoy is administered: %w", err)
+		return nil, err
 	}
 	flags := d.limit
 	flags.listen, flags.admin, flags.picker = address, admin, picker
