@@ -179,10 +179,11 @@ func (a *asker) ask(ctx context.Context, key types.NamespacedName, pickers []wit
 	return !reflect.DeepEqual(before.pods, next.pods) && len(before.pods)+len(next.pods) > 0
 }
 
-// What a picker says of an endpoint that it sends requests to, and of one that it can't reach.
+// What a picker says of an endpoint that it sends requests to, of one that it can't reach, and of one that gets nothing new.
 const (
 	stateReady    = "ready"
 	stateNotReady = "not ready"
+	stateDraining = "draining"
 )
 
 // take notes what a picker says of pods, and of addresses that are none. One whose ranks are endpoints of their own is ready when

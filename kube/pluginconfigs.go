@@ -175,8 +175,8 @@ type pickerState struct {
 	} `json:"sides"`
 }
 
-// faults are what a picker says that is not as it should be, where it has so many peers. Requests fail where it reaches no endpoint
-// of a pool that has some.
+// faults are what a picker says that is not as it should be, where it has so many peers. Requests fail where no endpoint of
+// a pool that has some takes any.
 func (s *pickerState) faults(peers int) (out []string, fails bool) {
 	for _, side := range s.Sides {
 		seen := 0
@@ -190,11 +190,9 @@ func (s *pickerState) faults(peers int) (out []string, fails bool) {
 		}
 		for _, pool := range side.Pools {
 			var not []string
-			lost := 0
+			in := make(map[string]int) // how many are in each state
 			for _, e := range pool.Endpoints {
-				if e.State == stateNotReady {
-					lost++
-				}
+				in[e.State]++
 				if e.State != stateReady {
 					not = append(not, fmt.Sprintf("%s is %s (%s)", e.Name, e.State, e.Why))
 				}
@@ -204,9 +202,12 @@ func (s *pickerState) faults(peers int) (out []string, fails bool) {
 				not = append(not[:most], fmt.Sprintf("and %d more", more))
 			}
 			switch {
-			case lost > 0 && lost == len(pool.Endpoints):
+			case in[stateNotReady] > 0 && in[stateNotReady] == len(pool.Endpoints):
 				fails = true
 				out = append(out, fmt.Sprintf("reaches no endpoint of %s, so that requests are answered 503: %s; look at targetPort, and whether a NetworkPolicy keeps pickers out", pool.Name, strings.Join(not, ", ")))
+			case in[stateDraining] > 0 && in[stateDraining]+in[stateNotReady] == len(pool.Endpoints):
+				fails = true
+				out = append(out, fmt.Sprintf("has no endpoint of %s that takes requests, so that they are answered 503: %s", pool.Name, strings.Join(not, ", ")))
 			case len(not) > 0:
 				out = append(out, fmt.Sprintf("does not count on endpoints of %s: %s", pool.Name, strings.Join(not, ", ")))
 			}

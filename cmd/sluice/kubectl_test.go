@@ -93,6 +93,28 @@ func TestAddRows(t *testing.T) {
 	}
 }
 
+// TestRows: a pool without endpoints has a line, unless another picker has one of it, and what is not ready says why.
+func TestRows(t *testing.T) {
+	at := make(map[[2]string]*endpointRow)
+	var pools []poolRows
+	for _, p := range []poolRows{
+		{Name: "empty"}, {Name: "llama"},
+		{Name: "empty"}, {Name: "llama", Endpoints: []endpointRow{{Name: "10.0.0.1:80", Host: "10.0.0.1:80", State: "not ready", Why: "refused"}, {Name: "10.0.0.2:80", State: "ready"}}},
+	} {
+		pools = addRows(pools, &p, at)
+	}
+	var got []string
+	for _, p := range pools {
+		for _, row := range p.rows("gw", map[string]string{"10.0.0.1": "llama-0"}) {
+			got = append(got, strings.Join(row, " "))
+		}
+	}
+	want := []string{"gw empty - - - - - - - - no endpoint", "gw llama llama-0 10.0.0.1:80 - - - - 0 - not ready: refused", "gw llama - 10.0.0.2:80 - - - - 0 - ready"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 func TestPodOf(t *testing.T) {
 	names := map[string]string{"10.1.2.3": "llama-0", "fd00::1": "llama-1"}
 	f := func(name, host, want string) {

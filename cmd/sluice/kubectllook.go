@@ -119,7 +119,8 @@ func kubectlTopCommand(o *clusterOptions) *cobra.Command {
 		Short: "Show each endpoint, and how busy it is",
 		Long: `Top asks the pickers of an InferenceGatewayConfig, or of all in the namespace, what they know of each endpoint, by POD and by address: RUNNING and WAITING
 requests and KV use as the engine says them, HITS, the share of prompt tokens that it took from its cache in the last two minutes, IN FLIGHT, the
-requests sent there by all pickers together, TTFT, the time to first token that is expected there for a typical request, and its STATE.`,
+requests sent there by all pickers together, TTFT, the time to first token that is expected there for a typical request, and its STATE, with the reason where it is not
+ready. A pool without an endpoint has a line, too.`,
 		Example: `  kubectl sluice top
   kubectl sluice top gateway -n inference`,
 		Args: cobra.MaximumNArgs(1),
@@ -146,6 +147,7 @@ type endpointRow struct {
 	Name     string   `json:"name"`
 	Host     string   `json:"host"`
 	State    string   `json:"state"`
+	Why      string   `json:"why"`
 	Running  *float64 `json:"running"`
 	Waiting  *float64 `json:"waiting"`
 	InFlight int      `json:"inFlight"`
@@ -175,11 +177,11 @@ func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io
 			faults = append(faults, err)
 			continue
 		}
+		if len(pools) == 0 {
+			faults = append(faults, fmt.Errorf("no scheduler of %q is at work: kubectl sluice doctor says why", gateway))
+		}
 		for _, p := range pools {
-			for _, e := range p.Endpoints {
-				rows = append(rows, []string{gateway, p.Name, podOf(names, e.Name, e.Host), e.Name, shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
-					shown("%.0f %%", e.KVUse, 100), shown("%.0f %%", e.Cached, 100), strconv.Itoa(e.InFlight), shown("%.0f ms", e.TTFT, 1), e.State})
-			}
+			rows = append(rows, p.rows(gateway, names)...)
 		}
 	}
 	if len(rows) > 1 {
@@ -190,6 +192,23 @@ func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io
 		faults = append(faults, w.Flush())
 	}
 	return errors.Join(faults...)
+}
+
+// rows are the lines for a pool: one for each endpoint, or that it has none.
+func (p *poolRows) rows(gateway string, names map[string]string) [][]string {
+	if len(p.Endpoints) == 0 {
+		return [][]string{{gateway, p.Name, "-", "-", "-", "-", "-", "-", "-", "-", "no endpoint"}}
+	}
+	var rows [][]string
+	for _, e := range p.Endpoints {
+		state := e.State
+		if e.Why != "" {
+			state += ": " + e.Why
+		}
+		rows = append(rows, []string{gateway, p.Name, podOf(names, e.Name, e.Host), e.Name, shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
+			shown("%.0f %%", e.KVUse, 100), shown("%.0f %%", e.Cached, 100), strconv.Itoa(e.InFlight), shown("%.0f ms", e.TTFT, 1), state})
+	}
+	return rows
 }
 
 // endpointsOf asks all pickers of a gateway. What engines say is that of the first who answers; in flight are those of all.
@@ -242,11 +261,16 @@ func addRows(pools []poolRows, p *poolRows, at map[[2]string]*endpointRow) []poo
 		}
 		fresh.Endpoints = append(fresh.Endpoints, p.Endpoints[i])
 	}
-	if len(fresh.Endpoints) == 0 {
+	known := slices.IndexFunc(pools, func(q poolRows) bool { return q.Name == p.Name })
+	if known >= 0 && len(fresh.Endpoints) == 0 {
 		return pools
 	}
 	for i := range fresh.Endpoints {
 		at[[2]string{p.Name, fresh.Endpoints[i].Name}] = &fresh.Endpoints[i]
+	}
+	if known >= 0 && len(pools[known].Endpoints) == 0 { // another picker has none of it
+		pools[known] = fresh
+		return pools
 	}
 	return append(pools, fresh)
 }
