@@ -37,8 +37,9 @@ type trial struct {
 	rewrites   []v1alpha2.InferenceModelRewrite
 	objectives []v1alpha2.InferenceObjective
 	services   []string
-	refused    map[string]bool // gateways of the file that the API server does not take
-	unlisted   map[string]bool // kinds of which the cluster's could not be listed
+	refused    map[string]bool      // gateways of the file that the API server does not take
+	unlisted   map[string]bool      // kinds of which the cluster's could not be listed
+	claims     map[objectKey]string // whose what is planned for gateways of the file is, in all namespaces
 	notes      []string
 }
 
@@ -71,8 +72,9 @@ func (c *Cluster) judge(ctx context.Context, list []Tried, settingsOf func(args 
 	if _, err := d.refresh(ctx); err != nil {
 		return nil, err
 	}
+	claims := make(map[objectKey]string)
 	for _, ns := range slices.Sorted(maps.Keys(namespaces)) {
-		t := &trial{Cluster: c, namespace: ns, settings: settings, known: d.names(), tried: namespaces[ns], refused: refused[ns], unlisted: make(map[string]bool)}
+		t := &trial{Cluster: c, namespace: ns, settings: settings, known: d.names(), tried: namespaces[ns], refused: refused[ns], unlisted: make(map[string]bool), claims: claims}
 		if err := t.gather(ctx, d); err != nil {
 			return nil, err
 		}
@@ -328,13 +330,20 @@ func (t *trial) plan(ctx context.Context, g *v1alpha1.InferenceGatewayConfig, c 
 			}
 		}
 		if len(c.Owned) == before { // nothing is planned over what is known
+			for _, u := range plan.Objects {
+				t.claims[keyOf(u)] = u.GetAnnotations()[translate.AnnotationOwner]
+			}
 			return plan, nil
 		}
 	}
 }
 
-// stranger is what stands under the name of a planned object and is another's, nil for nothing, or where nobody may look.
+// stranger is what stands under the name of a planned object and is another's, or would with the file's gateways before this one, nil
+// for nothing, or where nobody may look.
 func (t *trial) stranger(ctx context.Context, u *unstructured.Unstructured) (*translate.Owned, error) {
+	if owner := t.claims[keyOf(u)]; owner != "" && owner != u.GetAnnotations()[translate.AnnotationOwner] {
+		return &translate.Owned{Kind: u.GetKind(), Namespace: u.GetNamespace(), Name: u.GetName(), Owner: owner}, nil
+	}
 	k, ok := madeKind(u.GroupVersionKind())
 	if !ok {
 		return nil, nil

@@ -235,13 +235,13 @@ func (b *builder) others(kind, namespace, name string) bool {
 
 // taken says that a name is.
 func (b *builder) taken(kind, namespace, name string) string {
-	owner := "someone else"
+	owner, way := "someone else", "delete it, or choose another name"
 	for _, o := range b.ctx.Owned {
 		if o.Kind == kind && o.Namespace == namespace && o.Name == name && o.Owner != "" {
-			owner = o.Owner
+			owner, way = o.Owner, "choose another name"
 		}
 	}
-	return fmt.Sprintf("%s %s/%s is there and belongs to %s: it is left alone; delete it, or choose another name", kind, namespace, name, owner)
+	return fmt.Sprintf("%s %s/%s is there and belongs to %s: it is left alone; %s", kind, namespace, name, owner, way)
 }
 
 // prune takes out what only says that nothing is said. An applied object owns every field it has.

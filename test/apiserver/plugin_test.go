@@ -112,6 +112,7 @@ func TestTryAsTheController(t *testing.T) {
 	const refuses = "the controller would refuse it: scheduler \"llama\": configMapRef \"plugins\": picker configurations are not read"
 	f(named("a", reads), "a fail "+refuses)
 	f(named("a", one)+named("b", reads), "b fail "+refuses)
+	f(named("a", one)+named("b", one), `b fail the controller would refuse it: scheduler "llama": Service judged/llama-epp is there and belongs to judged/a`)
 	f(named("a", "qwertyui: 1, "+one), `a fail strict decoding error: unknown field "spec.qwertyui"`)
 	f(named("a", "podDefault: {}, schedulerz: [], "+one), `a fail strict decoding error: unknown field "spec.podDefault": did you mean "spec.podDefaults"?`,
 		`a fail strict decoding error: unknown field "spec.schedulerz": did you mean "spec.schedulers"?`)
