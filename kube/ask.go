@@ -31,23 +31,25 @@ const (
 	askMost = 32 << 20 // bytes of an answer: a thousand endpoints are one or two
 )
 
-// podFacts is what a picker knows of a pod, or of an address that is none: that has no uid, and whether it is ready the picker
-// says alone.
+// podFacts is what pickers know of a pod, or of an address that is none: that has no uid, and whether it is ready the pickers
+// say alone.
 type podFacts struct {
-	uid     types.UID
-	ready   bool
+	uid   types.UID
+	ready bool
+	tried map[string]tried // by pool
+}
+
+// tried is what came of a picker's last look at an endpoint: whether its metrics were read, nil where nobody has looked, which
+// names those lack, and which models it lists; why it reaches nothing there, empty where it does, and whether that lasts, since it
+// was so when it was asked before, too. Port is where it looked, 0 for an address, which has its own: each pool may have another
+// one, so that what is found at one says nothing of the other.
+type tried struct {
+	port    int32
 	metrics *bool
 	missing []string
 	models  []string
-	tried   map[string]tried // by pool
-}
-
-// tried is what came of a picker's last look at an endpoint: why it reaches nothing there, empty where it does, and whether that
-// lasts, since it was so when it was asked before, too. Port is where it looked, 0 for an address, which has its own.
-type tried struct {
-	port  int32
-	why   string
-	lasts bool
+	why     string
+	lasts   bool
 }
 
 // asker asks pickers what they know of model servers. One that does not answer makes what it said before count for a while,
@@ -170,7 +172,7 @@ func (a *asker) ask(ctx context.Context, key types.NamespacedName, pickers []wit
 			next.at, next.last = before.at, before.last
 		}
 	}
-	fresh := make(map[string]bool)
+	fresh := make(map[spoken]bool)
 	for _, list := range pools {
 		take(next.pods, before.pods, list, uids, fresh)
 	}
@@ -186,10 +188,14 @@ const (
 	stateDraining = "draining"
 )
 
+// spoken is that something was said of a pod or an address, by a pool's picker, or by any where the pool is empty.
+type spoken struct{ name, pool string }
+
 // take notes what a picker says of pods, and of addresses that are none. One whose ranks are endpoints of their own is ready when
 // one of them is, and its metrics are read when all of theirs are. What nobody has been asked yet leaves what was said before: a picker
-// that has just begun knows less than the one whose place it takes. fresh are those that have been said something of in this round.
-func take(pods, before map[string]podFacts, pools []fleetPool, uids map[string]types.UID, fresh map[string]bool) {
+// that has just begun knows less than the one whose place it takes. So does what nobody speaks of now, of those that are known already.
+// fresh are those that have been said something of in this round.
+func take(pods, before map[string]podFacts, pools []fleetPool, uids map[string]types.UID, fresh map[spoken]bool) {
 	for _, p := range pools {
 		for _, e := range p.Endpoints {
 			name, uid := e.Pod, uids[e.Pod]
@@ -205,23 +211,19 @@ func take(pods, before map[string]podFacts, pools []fleetPool, uids map[string]t
 			if was.uid != uid {
 				was = podFacts{}
 			}
-			f := podFacts{uid: uid, ready: uid == "" && e.State == stateReady, metrics: e.MetricsRead, missing: e.MissingMetrics, models: e.Models}
+			f := podFacts{uid: uid, ready: uid == "" && e.State == stateReady, tried: make(map[string]tried)}
 			if e.MetricsRead == nil {
-				f = was
-				f.uid, f.tried = uid, nil
+				f.ready = was.ready
 			}
-			first := pods[name]
-			if !fresh[name] {
-				first = podFacts{}
-			} else {
-				f.ready = f.ready || first.ready
-				if first.metrics != nil && (f.metrics == nil || *f.metrics) {
-					f.metrics = first.metrics
-				}
+			if others := pods[name]; others.uid == uid {
+				maps.Copy(f.tried, others.tried)
+				f.ready = f.ready || others.ready && fresh[spoken{name, ""}]
 			}
-			f.tried = first.tried
+			if !fresh[spoken{name, p.Pool}] {
+				delete(f.tried, p.Pool)
+			}
 			f.try(p.Pool, &e, was.tried[p.Pool])
-			pods[name], fresh[name] = f, true
+			pods[name], fresh[spoken{name, ""}], fresh[spoken{name, p.Pool}] = f, true, true
 		}
 	}
 }
@@ -230,7 +232,7 @@ func take(pods, before map[string]podFacts, pools []fleetPool, uids map[string]t
 func (f *podFacts) try(pool string, e *fleetEndpoint, before tried) {
 	now := before
 	if e.MetricsRead != nil {
-		now = tried{}
+		now = tried{metrics: e.MetricsRead, missing: e.MissingMetrics, models: e.Models}
 		if e.State == stateNotReady {
 			now.why, now.lasts = cmp.Or(e.Why, "it can't be reached"), before.why != ""
 		}
@@ -240,11 +242,17 @@ func (f *podFacts) try(pool string, e *fleetEndpoint, before tried) {
 			now.port = int32(at.Port())
 		}
 	}
-	if other, ok := f.tried[pool]; ok && other.why == "" {
-		now.why, now.lasts = "", false // another rank of it is reached
-	}
-	if f.tried == nil {
-		f.tried = make(map[string]tried)
+	switch other := f.tried[pool]; { // another rank of it
+	case other.metrics == nil:
+	case now.metrics == nil:
+		now = other
+	default:
+		if other.why == "" {
+			now.why, now.lasts = "", false
+		}
+		if !*other.metrics {
+			now.metrics = other.metrics
+		}
 	}
 	f.tried[pool] = now
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -48,11 +49,11 @@ func TestAsking(t *testing.T) {
 	yes, no := true, false
 	in := func(one tried) map[string]tried { return map[string]tried{"llama": one} }
 	want := map[string]podFacts{
-		"fine":  {uid: "1", metrics: &yes, models: []string{"llama"}, tried: in(tried{})},
-		"mute":  {uid: "2", metrics: &no, tried: in(tried{port: 9999, why: "connection refused"})},
-		"old":   {uid: "3", metrics: &yes, missing: []string{"vllm:kv_cache_usage_perc"}, models: []string{}, tried: in(tried{})},
-		"ranks": {uid: "4", metrics: &no, tried: in(tried{})}, "fresh": {uid: "5", tried: in(tried{})},
-		"10.0.0.9:80": {ready: true, metrics: &yes, tried: in(tried{})}, "10.0.0.8:80": {metrics: &no, tried: in(tried{why: "it can't be reached"})},
+		"fine":  {uid: "1", tried: in(tried{metrics: &yes, models: []string{"llama"}})},
+		"mute":  {uid: "2", tried: in(tried{port: 9999, metrics: &no, why: "connection refused"})},
+		"old":   {uid: "3", tried: in(tried{metrics: &yes, missing: []string{"vllm:kv_cache_usage_perc"}, models: []string{}})},
+		"ranks": {uid: "4", tried: in(tried{metrics: &no})}, "fresh": {uid: "5", tried: in(tried{})},
+		"10.0.0.9:80": {ready: true, tried: in(tried{metrics: &yes})}, "10.0.0.8:80": {tried: in(tried{metrics: &no, why: "it can't be reached"})},
 	}
 	compare := func() {
 		t.Helper()
@@ -64,8 +65,8 @@ func TestAsking(t *testing.T) {
 	if !ask() {
 		t.Error("got no news that two can't be reached for long")
 	}
-	want["mute"].tried["llama"] = tried{port: 9999, why: "connection refused", lasts: true}
-	want["10.0.0.8:80"].tried["llama"] = tried{why: "it can't be reached", lasts: true}
+	want["mute"].tried["llama"] = tried{port: 9999, metrics: &no, why: "connection refused", lasts: true}
+	want["10.0.0.8:80"].tried["llama"] = tried{metrics: &no, why: "it can't be reached", lasts: true}
 	compare()
 	if ask() {
 		t.Error("got news from the same answer")
@@ -116,13 +117,35 @@ func TestAskingAgain(t *testing.T) {
 	refused := `{"pod":"m-0","host":"10.0.0.1:81","state":"not ready","why":"refused","metricsRead":false}`
 	pool := func(endpoints string) string { return `[{"pool":"m","endpoints":[` + endpoints + `]}]` }
 	reached := `{"pod":"m-0","host":"10.0.0.1:81","state":"ready","metricsRead":true,"models":["m"]}`
-	ask(pool(reached), podFacts{uid: "1", metrics: &yes, models: []string{"m"}, tried: in(tried{port: 81})})
-	ask(pool(refused), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused"})})
-	ask(pool(reached), podFacts{uid: "1", metrics: &yes, models: []string{"m"}, tried: in(tried{port: 81})})
-	ask(pool(refused), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused"})})
-	ask(pool(refused), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused", lasts: true})})
-	ask(pool(`{"pod":"m-0","host":"10.0.0.1:81","state":"stale","why":"not asked yet"}`), podFacts{uid: "1", metrics: &no, tried: in(tried{port: 81, why: "refused", lasts: true})})
-	ask(pool(refused+","+reached), podFacts{uid: "1", metrics: &no, models: []string{"m"}, tried: in(tried{port: 81})})
-	two := map[string]tried{"m": {port: 81, why: "refused"}, "n": {port: 80}}
-	ask(`[{"pool":"m","endpoints":[`+refused+`]},{"pool":"n","endpoints":[{"pod":"m-0","host":"10.0.0.1:80","state":"ready","metricsRead":true}]}]`, podFacts{uid: "1", metrics: &no, tried: two})
+	ask(pool(reached), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &yes, models: []string{"m"}})})
+	ask(pool(refused), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, why: "refused"})})
+	ask(pool(reached), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &yes, models: []string{"m"}})})
+	ask(pool(refused), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, why: "refused"})})
+	ask(pool(refused), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, why: "refused", lasts: true})})
+	ask(pool(`{"pod":"m-0","host":"10.0.0.1:81","state":"stale","why":"not asked yet"}`), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, why: "refused", lasts: true})})
+	ask(pool(refused+","+reached), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, models: []string{"m"}})})
+	// A rank that nobody has tried says nothing of the other one, which comes before it or after.
+	a.forget(key)
+	fresh := `{"pod":"m-0","host":"10.0.0.1:81","state":"stale","why":"not asked yet"}`
+	ask(pool(refused+","+fresh), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, why: "refused"})})
+	a.forget(key)
+	ask(pool(fresh+","+refused), podFacts{uid: "1", tried: in(tried{port: 81, metrics: &no, why: "refused"})})
+
+	// What is found at one pool's port says nothing of another's.
+	two := map[string]tried{"m": {port: 81, metrics: &no, why: "refused"}, "n": {port: 80, metrics: &yes, models: []string{"n"}}, "o": {port: 82}}
+	a.forget(key)
+	ask(`[{"pool":"m","endpoints":[`+refused+`]},{"pool":"n","endpoints":[{"pod":"m-0","host":"10.0.0.1:80","state":"ready","metricsRead":true,"models":["n"]}]},
+		{"pool":"o","endpoints":[{"pod":"m-0","host":"10.0.0.1:82","state":"stale"}]}]`, podFacts{uid: "1", tried: two})
+}
+
+// While one of two pickers is silent, what it said of a pod that both know stays beside what the other says now.
+func TestAskingOneOfTwo(t *testing.T) {
+	yes, no := true, false
+	before := map[string]podFacts{"m-0": {uid: "1", tried: map[string]tried{"m": {port: 81, metrics: &no, why: "refused"}, "n": {port: 80, metrics: &yes}}}}
+	pods := maps.Clone(before)
+	take(pods, before, []fleetPool{{Pool: "m", Endpoints: []fleetEndpoint{{Pod: "m-0", Host: "10.0.0.1:81", State: stateReady, MetricsRead: &yes}}}}, map[string]types.UID{"m-0": "1"}, make(map[spoken]bool))
+	want := map[string]podFacts{"m-0": {uid: "1", tried: map[string]tried{"m": {port: 81, metrics: &yes}, "n": {port: 80, metrics: &yes}}}}
+	if diff := cmp.Diff(want, pods, cmp.AllowUnexported(podFacts{}, tried{})); diff != "" || before["m-0"].tried["m"].why == "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }

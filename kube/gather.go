@@ -72,7 +72,7 @@ func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGat
 	}
 	for name, f := range t.asker.facts(client.ObjectKeyFromObject(gateway)) {
 		if f.uid == "" {
-			c.Addresses = append(c.Addresses, translate.Pod{Name: name, Ready: f.ready, Metrics: f.metrics, Missing: f.missing, Models: f.models, Tried: triedOf(f)})
+			c.Addresses = append(c.Addresses, translate.Pod{Name: name, Ready: f.ready, Tried: triedOf(f)})
 		}
 	}
 	slices.SortFunc(c.Addresses, func(x, y translate.Pod) int { return strings.Compare(x.Name, y.Name) })
@@ -158,7 +158,7 @@ func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 		}
 		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil}
 		if f, ok := facts[pod.Name]; ok && f.uid == pod.UID {
-			p.Metrics, p.Missing, p.Models, p.Tried = f.metrics, f.missing, f.models, triedOf(f)
+			p.Tried = triedOf(f)
 		}
 		c.Pods = append(c.Pods, p)
 	}
@@ -241,7 +241,7 @@ func triedOf(f podFacts) []translate.Try {
 	var list []translate.Try
 	for _, pool := range slices.Sorted(maps.Keys(f.tried)) {
 		one := f.tried[pool]
-		list = append(list, translate.Try{Scheduler: pool, Port: one.port, Why: one.why, Lasts: one.lasts})
+		list = append(list, translate.Try{Scheduler: pool, Port: one.port, Metrics: one.metrics, Missing: one.missing, Models: one.models, Why: one.why, Lasts: one.lasts})
 	}
 	return list
 }

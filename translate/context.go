@@ -97,12 +97,6 @@ type Pod struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Ready       bool              `json:"ready,omitempty"`
 	Terminating bool              `json:"terminating,omitempty"`
-	// Metrics says whether its metrics were read: nil when nobody has tried.
-	Metrics *bool `json:"metrics,omitempty"`
-	// Missing are the names of metrics that its page lacks and routing would go by.
-	Missing []string `json:"missing,omitempty"`
-	// Models are those that it says it serves, nil when it was not asked.
-	Models []string `json:"models,omitempty"`
 	// Tried is what came of pickers' last looks at it, one for each scheduler that has it as an endpoint.
 	Tried []Try `json:"tried,omitempty"`
 }
@@ -112,6 +106,12 @@ type Try struct {
 	Scheduler string `json:"scheduler"`
 	// Port is where it looked, 0 for an address, which has its own.
 	Port int32 `json:"port,omitempty"`
+	// Metrics says whether its metrics were read: nil when nobody has looked.
+	Metrics *bool `json:"metrics,omitempty"`
+	// Missing are the names of metrics that its page lacks and routing would go by.
+	Missing []string `json:"missing,omitempty"`
+	// Models are those that it says it serves, nil when it was not asked.
+	Models []string `json:"models,omitempty"`
 	// Why says why it reaches nothing there, empty where it does. Lasts: so it was at the look before, too.
 	Why   string `json:"why,omitempty"`
 	Lasts bool   `json:"lasts,omitempty"`

@@ -400,10 +400,11 @@ func otherModels(s *v1alpha1.Scheduler, reached []*Pod) []string {
 	}
 	others := []string{} // of those that list nothing, none
 	for _, p := range reached {
-		if p.Models == nil || slices.Contains(p.Models, s.ModelName) {
+		models := p.tried(s.Name).Models
+		if models == nil || slices.Contains(models, s.ModelName) {
 			return nil
 		}
-		others = append(others, p.Models...)
+		others = append(others, models...)
 	}
 	slices.Sort(others)
 	return slices.Compact(others)
@@ -442,7 +443,7 @@ func (b *builder) serves(s *v1alpha1.Scheduler, model string) bool {
 		return true
 	}
 	_, _, ready := b.pods(s)
-	return slices.ContainsFunc(ready, func(p *Pod) bool { return slices.Contains(p.Models, model) })
+	return slices.ContainsFunc(ready, func(p *Pod) bool { return slices.Contains(p.tried(s.Name).Models, model) })
 }
 
 // why is the reason of the first of some pods or addresses that pickers don't reach, in brackets; empty where there is none.
@@ -487,15 +488,15 @@ func (b *builder) metricsRead(s *v1alpha1.Scheduler, addresses bool, ready []*Po
 	var lacking, missing []string
 	tried := 0
 	for _, p := range ready {
-		switch {
-		case p.Metrics == nil:
+		switch t := p.tried(s.Name); {
+		case t.Metrics == nil:
 			continue
-		case p.tried(s.Name).Why != "":
+		case t.Why != "":
 			lost = append(lost, p)
-		case !*p.Metrics:
+		case !*t.Metrics:
 			without = append(without, p)
-		case len(p.Missing) > 0:
-			lacking, missing = append(lacking, p.Name), append(missing, p.Missing...)
+		case len(t.Missing) > 0:
+			lacking, missing = append(lacking, p.Name), append(missing, t.Missing...)
 		}
 		tried++
 	}
