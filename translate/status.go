@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -350,6 +351,22 @@ func (b *builder) pods(s *v1alpha1.Scheduler) (selector labels.Selector, seen, r
 	return selector, seen, ready
 }
 
+// Reasons of the condition Serving that pickers have found out.
+const (
+	noEndpoint = "NoReadyEndpoint"
+	notServed  = "ModelNotServed"
+)
+
+// said is what the document's status says of a scheduler, nil for nothing.
+func (b *builder) said(s *v1alpha1.Scheduler, kind string) *metav1.Condition {
+	for i := range b.config.Status.Schedulers {
+		if one := &b.config.Status.Schedulers[i]; one.Name == s.Name {
+			return meta.FindStatusCondition(one.Conditions, kind)
+		}
+	}
+	return nil
+}
+
 // serving says whether there is someone to send requests to. The last of those seen are addresses.
 func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addresses int, seen, ready []*Pod) metav1.Condition {
 	kind, noun, nobody := v1alpha1.ConditionServing, "pods", "no pod"
@@ -366,15 +383,18 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addre
 		return b.condition(kind, false, "SelectorMatchesNothing", fmt.Sprintf("modelSelector matches no pod in namespace %q: compare it with the labels of kubectl get pods -n %s --show-labels; it says %s",
 			b.config.Namespace, b.config.Namespace, metav1.FormatLabelSelector(s.ModelSelector)))
 	case len(ready) == 0 && addresses > 0:
-		return b.condition(kind, false, "NoReadyEndpoint", fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said%s: ask them by kubectl sluice top", len(seen)-addresses, addresses, why(s, seen)))
+		return b.condition(kind, false, noEndpoint, fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said%s: ask them by kubectl sluice top", len(seen)-addresses, addresses, why(s, seen)))
 	case len(ready) == 0:
 		return b.condition(kind, false, "NoReadyPod", fmt.Sprintf("none of %d pods is ready: look at kubectl get pods -n %s -l '%s'", len(seen), b.config.Namespace, selector))
 	case len(lost) == len(ready):
-		return b.condition(kind, false, "NoReadyEndpoint", fmt.Sprintf("no picker reaches any of %d ready pods%s, and requests are answered 503: set targetPort to the port where they listen, or let pickers through to it; kubectl sluice top shows each",
+		return b.condition(kind, false, noEndpoint, fmt.Sprintf("no picker reaches any of %d ready pods%s, and requests are answered 503: set targetPort to the port where they listen, or let pickers through to it; kubectl sluice top shows each",
 			len(ready), at(s, lost)+why(s, lost)))
 	}
+	if was := b.said(s, kind); was != nil && (was.Reason == noEndpoint || was.Reason == notServed) && !slices.ContainsFunc(reached, func(p *Pod) bool { return p.tried(s.Name).Metrics != nil }) {
+		return *was // a controller that has just begun knows less than what was found before
+	}
 	if others := otherModels(s, reached); others != nil {
-		return b.condition(kind, false, "ModelNotServed", fmt.Sprintf("%s serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", nobody, s.ModelName, joined(others), s.ModelName))
+		return b.condition(kind, false, notServed, fmt.Sprintf("%s serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", nobody, s.ModelName, joined(others), s.ModelName))
 	}
 	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d %s are ready", len(ready)-len(lost), len(seen), noun))
 }
