@@ -292,11 +292,27 @@ func lastWords(t *corev1.ContainerStateTerminated) string {
 	if t.Reason != "" && t.Reason != "Error" {
 		text += " (" + t.Reason + ")"
 	}
-	if message := strings.TrimSpace(t.Message); message != "" {
-		text += fmt.Sprintf(", saying %q", message)
+	if line := lastLine(t.Message); line != "" {
+		text += fmt.Sprintf(", saying %q", line)
 	}
 	return text
 }
+
+// lastLine is the line of a container's last ones that says why it ended: what a program of ours that fails prints after its log, or
+// what Go prints before the stack of one that panics; otherwise the last.
+func lastLine(message string) string {
+	lines := strings.Split(strings.TrimSpace(message), "\n")
+	line := lines[len(lines)-1]
+	for _, l := range lines {
+		if slices.ContainsFunc([]string{"sluice:", "panic:", "fatal error:"}, func(begin string) bool { return strings.HasPrefix(l, begin) }) {
+			line = l
+		}
+	}
+	return shortened(line, lastLetters)
+}
+
+// lastLetters is how many letters of a line are shown.
+const lastLetters = 300
 
 // counted is a number of things, in words.
 func counted(n int, noun string) string {

@@ -139,6 +139,25 @@ func TestAskWhoDoesNotRun(t *testing.T) {
 	}
 }
 
+// TestLastLine: of a container's last lines the one is shown that says why it ended.
+func TestLastLine(t *testing.T) {
+	f := func(message, want string) {
+		t.Helper()
+		if got := lastLine(message); got != want {
+			t.Errorf("%q: got %q, want %q", message, got, want)
+		}
+	}
+	logged := `{"time":"2026-01-02T15:04:05Z","level":"INFO","msg":"listening"}` + "\n"
+	f(" \n", "")
+	f("cannot use --x\n", "cannot use --x")
+	f(logged+logged+"sluice: cannot listen on :9090: address already in use\n", "sluice: cannot listen on :9090: address already in use")
+	f(logged+"sluice: cannot read gateway.yaml:\n  line 3\n", "sluice: cannot read gateway.yaml:")
+	f(logged+"panic: assignment to entry in nil map\n\ngoroutine 1 [running]:\nmain.main()\n\t/src/main.go:7 +0x1d\nexit status 2\n", "panic: assignment to entry in nil map")
+	f(logged+"fatal error: concurrent map writes\n\ngoroutine 1 [running]:\n", "fatal error: concurrent map writes")
+	f(logged+"the last one", "the last one")
+	f(strings.Repeat("é", 1000), strings.Repeat("é", 300)+" ...")
+}
+
 // TestGoing: of what is being deleted it is said since when, what keeps it, and what to do.
 func TestGoing(t *testing.T) {
 	f := func(finalizers []string, installed bool, want string) {
