@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -41,7 +42,8 @@ func (t *turn) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayCon
 			return nil, err
 		}
 	}
-	return c, leaveOut(gateway, c)
+	_, err := leaveOut(gateway, c)
+	return c, err
 }
 
 func (t *turn) readPolicies(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
@@ -367,7 +369,7 @@ func conditionsAgainst(list []metav1.Condition, generation int64, kinds ...strin
 // leaveOut takes out those documents beside a configuration that package config would refuse, and says so: one bad rule must
 // not keep a gateway from everything else. Of two that can't be together the younger one goes. Feeds have no order, so that what
 // is said is put into one: a status in another order would be written anew at each look, and each write brings a look.
-func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
+func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) (out []leftOut, err error) {
 	slices.SortFunc(c.Endpoints, func(x, y v1alpha1.Endpoints) int {
 		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
 	})
@@ -376,11 +378,12 @@ func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) er
 		docs := beside(c, bad)
 		list, err := objections(gateway, docs)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		more := false
 		for _, f := range list {
 			if at := f.Document - 2; at >= 0 {
+				out = append(out, leftOut{kindOf(docs[at]), f.Name, f.Text})
 				c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s %q is left out: %s", f.Kind, f.Name, f.Text))
 				bad[docs[at]], more = true, true
 			}
@@ -394,7 +397,27 @@ func leaveOut(gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) er
 	without(&c.Rewrites, bad)
 	without(&c.Objectives, bad)
 	slices.Sort(c.LeftOut)
-	return nil
+	return out, nil
+}
+
+// leftOut is a document that is left out, and why.
+type leftOut struct {
+	kind schema.GroupVersionKind
+	name string
+	why  string
+}
+
+// kindOf is the kind of a document beside a configuration: some are of either of two groups.
+func kindOf(doc any) schema.GroupVersionKind {
+	switch doc := doc.(type) {
+	case *v1alpha1.Endpoints:
+		return endpointsKind().GroupVersionKind
+	case *v1alpha2.InferenceModelRewrite:
+		return doc.GroupVersionKind()
+	case *v1alpha2.InferenceObjective:
+		return doc.GroupVersionKind()
+	}
+	return mapKind().GroupVersionKind
 }
 
 // beside are pointers to the documents beside a configuration, but for those that are bad.

@@ -28,7 +28,7 @@ func TestLeaveOut(t *testing.T) {
 	var want []string
 	for i := range bad {
 		c := &translate.Context{Adapters: append(append(slices.Clone(bad[i:]), good), bad[:i]...)}
-		if err := leaveOut(gateway, c); err != nil {
+		if _, err := leaveOut(gateway, c); err != nil {
 			t.Fatal(err)
 		}
 		if len(c.Adapters) != 1 || c.Adapters[0].Name != "good" || len(c.LeftOut) != len(bad) {

@@ -8,13 +8,13 @@ import (
 	"maps"
 	"net/url"
 	"slices"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/api/v1alpha2"
@@ -200,10 +200,10 @@ func overlay[T any, P interface {
 }
 
 // said are those objects of the file that have a kind and a name: one, or several where the file has it more than once.
-func (t *trial) said(kind, name string) []*Tried {
+func (t *trial) said(kind schema.GroupVersionKind, name string) []*Tried {
 	var list []*Tried
 	for _, one := range t.tried {
-		if one.Kind == kind && one.Name == name {
+		if one.Kind == kind.Kind && one.object.APIVersion == kind.GroupVersion().String() && one.Name == name {
 			list = append(list, one)
 		}
 	}
@@ -211,7 +211,7 @@ func (t *trial) said(kind, name string) []*Tried {
 }
 
 // against notes a fault of an object, if it is one of the file's.
-func (t *trial) against(kind, name, text string) {
+func (t *trial) against(kind schema.GroupVersionKind, name, text string) {
 	for _, one := range t.said(kind, name) {
 		if !slices.Contains(one.Faults, text) {
 			one.Faults = append(one.Faults, text)
@@ -250,15 +250,12 @@ func (t *trial) facts(g *v1alpha1.InferenceGatewayConfig) *translate.Context {
 // gateway plans one, and says what is refused of the file.
 func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig) error {
 	c := t.facts(g)
-	if err := leaveOut(g, c); err != nil {
+	list, err := leaveOut(g, c)
+	if err != nil {
 		return err
 	}
-	for _, text := range c.LeftOut {
-		for _, one := range t.tried {
-			if why, mine := strings.CutPrefix(text, fmt.Sprintf("%s %q is left out: ", one.Kind, one.Name)); mine {
-				t.against(one.Kind, one.Name, why)
-			}
-		}
+	for _, l := range list {
+		t.against(l.kind, l.name, l.why)
 	}
 	c.LeftOut = nil
 	plan, err := t.plan(ctx, g, c)
@@ -268,13 +265,13 @@ func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig)
 	for _, p := range plan.Policies {
 		for _, cond := range p.Status.Conditions {
 			if cond.Type == v1alpha1.ConditionAccepted && cond.Status != metav1.ConditionTrue {
-				t.against(kindPolicy, p.Name, cond.Message)
+				t.against(policyKind().GroupVersionKind, p.Name, cond.Message)
 			}
 		}
 	}
 	t.tell(g, plan)
 	for _, f := range g.Finalizers {
-		for _, one := range t.said(kindConfig, g.Name) {
+		for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
 			if f != finalizer {
 				one.Notes = append(one.Notes, fmt.Sprintf("metadata.finalizers: %q keeps it when it is deleted, until whoever put it there takes that out: where nobody does any more, take it out of the file", f))
 			}
@@ -292,17 +289,17 @@ func (t *trial) tell(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) {
 		}
 		switch cond.Type {
 		case v1alpha1.ConditionAccepted:
-			t.against(kindConfig, g.Name, "the controller would refuse it: "+cond.Message)
+			t.against(configKind().GroupVersionKind, g.Name, "the controller would refuse it: "+cond.Message)
 			now := slices.ContainsFunc(g.Status.Conditions, func(c metav1.Condition) bool {
 				return c.Type == v1alpha1.ConditionAccepted && c.Status == metav1.ConditionTrue
 			})
 			for i := range t.policies {
 				if p := &t.policies[i]; now && p.Spec.TargetRef.Name == g.Name {
-					t.against(kindPolicy, p.Name, fmt.Sprintf("the controller would refuse InferenceGatewayConfig %q with it: %s", g.Name, cond.Message))
+					t.against(policyKind().GroupVersionKind, p.Name, fmt.Sprintf("the controller would refuse InferenceGatewayConfig %q with it: %s", g.Name, cond.Message))
 				}
 			}
 		case v1alpha1.ConditionHonoured:
-			for _, one := range t.said(kindConfig, g.Name) {
+			for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
 				one.Notes = append(one.Notes, "would not be honoured: "+cond.Message)
 			}
 		}
@@ -313,7 +310,7 @@ func (t *trial) tell(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) {
 func (t *trial) plan(ctx context.Context, g *v1alpha1.InferenceGatewayConfig, c *translate.Context) (*translate.Plan, error) {
 	for {
 		plan, err := translate.Build(g, c)
-		if err != nil || len(t.said(kindConfig, g.Name)) == 0 {
+		if err != nil || len(t.said(configKind().GroupVersionKind, g.Name)) == 0 {
 			return plan, err
 		}
 		found := make([]*translate.Owned, len(plan.Objects))
@@ -386,21 +383,21 @@ func (t *trial) strays() {
 		}
 		text := fmt.Sprintf("spec.targetRef.name: there is no InferenceGatewayConfig %q in the file or in namespace %q", name, t.namespace)
 		if !t.unlisted[kindConfig] {
-			t.against(kindPolicy, p.Name, text)
+			t.against(policyKind().GroupVersionKind, p.Name, text)
 			continue
 		}
-		for _, one := range t.said(kindPolicy, p.Name) {
+		for _, one := range t.said(policyKind().GroupVersionKind, p.Name) {
 			one.Notes = append(one.Notes, fmt.Sprintf("spec.targetRef.name: there is no InferenceGatewayConfig %q in the file, and whether one is in namespace %q can't be looked at", name, t.namespace))
 		}
 	}
 	for i := range t.rewrites {
-		t.forNobody(kindRewrite, t.rewrites[i].Name, "spec.poolRef.name", poolName(t.rewrites[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
+		t.forNobody(t.rewrites[i].GroupVersionKind(), t.rewrites[i].Name, "spec.poolRef.name", poolName(t.rewrites[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
 	}
 	for i := range t.objectives {
-		t.forNobody(kindObjective, t.objectives[i].Name, "spec.poolRef.name", poolName(t.objectives[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
+		t.forNobody(t.objectives[i].GroupVersionKind(), t.objectives[i].Name, "spec.poolRef.name", poolName(t.objectives[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
 	}
 	for i := range t.adapters {
-		t.forNobody(kindConfigMap, t.adapters[i].Name, "data.baseModel", t.adapters[i].Data["baseModel"], func(s *v1alpha1.Scheduler) string { return s.ModelName })
+		t.forNobody(mapKind().GroupVersionKind, t.adapters[i].Name, "data.baseModel", t.adapters[i].Data["baseModel"], func(s *v1alpha1.Scheduler) string { return s.ModelName })
 	}
 }
 
@@ -418,7 +415,7 @@ func (t *trial) has(name string) bool {
 
 // forNobody notes of an object of the file that no scheduler is called as it says. Others may read it. Where a gateway of the file is
 // refused nobody knows what its schedulers will be called.
-func (t *trial) forNobody(kind, name, path, value string, called func(*v1alpha1.Scheduler) string) {
+func (t *trial) forNobody(kind schema.GroupVersionKind, name, path, value string, called func(*v1alpha1.Scheduler) string) {
 	if len(t.refused) > 0 {
 		return
 	}
