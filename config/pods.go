@@ -140,6 +140,12 @@ func CheckAnnotation(annotation, value string) string {
 	return ""
 }
 
+// Drains reports whether a pod with this value of AnnotationEndpoint gets nothing new.
+func Drains(value string) bool {
+	s := readSaying(value)
+	return s.fault == "" && s.list.Spec.Endpoints[0].Drain
+}
+
 // endpointFields are what AnnotationEndpoint may have.
 const endpointFields = "drain, engine, metrics, kvEvents, ranks and firstRank"
 

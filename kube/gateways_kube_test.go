@@ -1305,6 +1305,17 @@ func (g *stage) saysWhatPodsSayWrongly() {
 		`pod "llama-2": the annotation gateway.sluice.dev/endpont: {kvEvents: {}} is not read: write gateway.sluice.dev/endpoint, with drain, engine`)
 	annotate("llama-2", "", "")
 	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionTrue, "Honoured", "")
+	// A model of which every pod drains has no endpoint, and has one again once one of them drains no more.
+	g.becomes("gw")
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	for i := range 3 {
+		annotate(fmt.Sprintf("llama-%d", i), "gateway.sluice.dev/endpoint", "{drain: true}")
+	}
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing",
+		"all 3 pods drain, so that requests are answered 503: take drain out of the pods' annotation gateway.sluice.dev/endpoint, or take all of it away by kubectl annotate pod -n "+g.models+" -l 'app=llama' gateway.sluice.dev/endpoint-")
+	g.doctor(LevelFail, "all 3 pods drain")
+	annotate("llama-1", "gateway.sluice.dev/endpoint", "{drain: false}")
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
 	g.removed("gw")
 }
 

@@ -153,12 +153,17 @@ func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 		return nil
 	}
 	facts := t.asker.facts(client.ObjectKeyFromObject(gateway))
+	drains := map[string]bool{"": false} // by annotation: many pods have the same
 	for i := range list.Items {
 		pod := &list.Items[i]
 		if isEnded(pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy {
 			continue
 		}
-		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil}
+		says := pod.Annotations[config.AnnotationEndpoint]
+		if _, known := drains[says]; !known {
+			drains[says] = config.Drains(says)
+		}
+		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil, Drain: drains[says]}
 		if f, ok := facts[pod.Name]; ok && f.uid == pod.UID {
 			p.Tried = triedOf(f)
 		}

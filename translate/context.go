@@ -97,6 +97,8 @@ type Pod struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Ready       bool              `json:"ready,omitempty"`
 	Terminating bool              `json:"terminating,omitempty"`
+	// Drain: it says of itself that it gets nothing new.
+	Drain bool `json:"drain,omitempty"`
 	// Tried is what came of pickers' last looks at it, one for each scheduler that has it as an endpoint.
 	Tried []Try `json:"tried,omitempty"`
 }

@@ -13,6 +13,9 @@ import (
 	"github.com/sluice-gateway/sluice/api/v1alpha2"
 )
 
+// annotationEndpoint is where a pod says that it drains, as package config has it.
+const annotationEndpoint = "gateway.sluice.dev/endpoint"
+
 // maxMessage is the longest message that a condition may have.
 const maxMessage = 32768
 
@@ -317,13 +320,14 @@ func (b *builder) schedulerStatus(s *v1alpha1.Scheduler) (one v1alpha1.Scheduler
 
 // endpoints says of a scheduler's pods, and of the addresses that are listed for it, whether they can serve its model, and whether routing knows how they do.
 func (b *builder) endpoints(s *v1alpha1.Scheduler) []metav1.Condition {
-	selector, seen, ready := b.pods(s)
+	selector, seen, ready, drain := b.pods(s)
 	addresses := len(b.selected(s))
-	return []metav1.Condition{b.serving(s, selector, addresses, seen, ready), b.metricsRead(s, addresses > 0, ready)}
+	return []metav1.Condition{b.serving(s, selector, addresses, seen, ready, drain), b.metricsRead(s, addresses > 0, ready)}
 }
 
-// pods are those that a scheduler selects, and after them its addresses, all of them and those that are ready.
-func (b *builder) pods(s *v1alpha1.Scheduler) (selector labels.Selector, seen, ready []*Pod) {
+// pods are those that a scheduler selects, and after them its addresses: all of them, those that are ready and may be sent
+// something, and those that drain.
+func (b *builder) pods(s *v1alpha1.Scheduler) (selector labels.Selector, seen, ready, drain []*Pod) {
 	selector, err := metav1.LabelSelectorAsSelector(s.ModelSelector)
 	if err != nil {
 		selector = labels.Nothing()
@@ -334,7 +338,11 @@ func (b *builder) pods(s *v1alpha1.Scheduler) (selector labels.Selector, seen, r
 			continue
 		}
 		seen = append(seen, p)
-		if p.Ready && !p.Terminating {
+		switch {
+		case p.Terminating:
+		case p.Drain:
+			drain = append(drain, p)
+		case p.Ready:
 			ready = append(ready, p)
 		}
 	}
@@ -344,12 +352,18 @@ func (b *builder) pods(s *v1alpha1.Scheduler) (selector labels.Selector, seen, r
 			p = &b.ctx.Addresses[i]
 		}
 		seen = append(seen, p)
-		if p.Ready && !one.entry.Drain {
+		switch {
+		case one.entry.Drain:
+			drain = append(drain, p)
+		case p.Ready:
 			ready = append(ready, p)
 		}
 	}
-	return selector, seen, ready
+	return selector, seen, ready, drain
 }
+
+// draining is the reason of the condition Serving that ends with what documents and annotations say.
+const draining = "Draining"
 
 // Reasons of the condition Serving that pickers have found out.
 const (
@@ -368,7 +382,7 @@ func (b *builder) said(s *v1alpha1.Scheduler, kind string) *metav1.Condition {
 }
 
 // serving says whether there is someone to send requests to. The last of those seen are addresses.
-func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addresses int, seen, ready []*Pod) metav1.Condition {
+func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addresses int, seen, ready, drain []*Pod) metav1.Condition {
 	kind, noun, nobody := v1alpha1.ConditionServing, "pods", "no pod"
 	if addresses > 0 {
 		noun, nobody = "pods and addresses", "no pod or address"
@@ -382,10 +396,8 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addre
 	case len(seen) == 0:
 		return b.condition(kind, false, "SelectorMatchesNothing", fmt.Sprintf("modelSelector matches no pod in namespace %q: compare it with the labels of kubectl get pods -n %s --show-labels; it says %s",
 			b.config.Namespace, b.config.Namespace, metav1.FormatLabelSelector(s.ModelSelector)))
-	case len(ready) == 0 && addresses > 0:
-		return b.condition(kind, false, noEndpoint, fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said%s: ask them by kubectl sluice top", len(seen)-addresses, addresses, why(s, seen)))
 	case len(ready) == 0:
-		return b.condition(kind, false, "NoReadyPod", fmt.Sprintf("none of %d pods is ready: look at kubectl get pods -n %s -l '%s'", len(seen), b.config.Namespace, selector))
+		return b.noneReady(s, selector, noun, addresses, seen, drain)
 	case len(lost) == len(ready):
 		return b.condition(kind, false, noEndpoint, fmt.Sprintf("no picker reaches any of %d ready pods%s, and requests are answered 503: set targetPort to the port where they listen, or let pickers through to it; kubectl sluice top shows each",
 			len(ready), at(s, lost)+why(s, lost)))
@@ -397,6 +409,32 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addre
 		return b.condition(kind, false, notServed, fmt.Sprintf("%s serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", nobody, s.ModelName, joined(others), s.ModelName))
 	}
 	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d %s are ready", len(ready)-len(lost), len(seen), noun))
+}
+
+// noneReady is what there is to say where nobody may be sent anything.
+func (b *builder) noneReady(s *v1alpha1.Scheduler, selector labels.Selector, noun string, addresses int, seen, drain []*Pod) metav1.Condition {
+	kind := v1alpha1.ConditionServing
+	switch {
+	case len(drain) == len(seen):
+		return b.condition(kind, false, draining, fmt.Sprintf("all %d %s drain, so that requests are answered 503: take drain out of %s", len(seen), noun, b.drainedBy(selector, drain)))
+	case len(drain) > 0:
+		return b.condition(kind, false, draining, fmt.Sprintf("%d of %d %s drain, and none of the others is ready, so that requests are answered 503: take drain out of %s", len(drain), len(seen), noun, b.drainedBy(selector, drain)))
+	case addresses > 0:
+		return b.condition(kind, false, noEndpoint, fmt.Sprintf("none of %d pods and %d addresses of Endpoints documents is ready, as far as pickers have said%s: ask them by kubectl sluice top", len(seen)-addresses, addresses, why(s, seen)))
+	}
+	return b.condition(kind, false, "NoReadyPod", fmt.Sprintf("none of %d pods is ready: look at kubectl get pods -n %s -l '%s'", len(seen), b.config.Namespace, selector))
+}
+
+// drainedBy says where it is written that pods and addresses drain, and how to take it out there.
+func (b *builder) drainedBy(selector labels.Selector, drain []*Pod) string {
+	var places []string
+	if slices.ContainsFunc(drain, func(p *Pod) bool { return p.Drain }) {
+		places = append(places, fmt.Sprintf("the pods' annotation %s, or take all of it away by kubectl annotate pod -n %s -l '%s' %s-", annotationEndpoint, b.config.Namespace, selector, annotationEndpoint))
+	}
+	if slices.ContainsFunc(drain, func(p *Pod) bool { return !p.Drain }) {
+		places = append(places, "their entries in Endpoints documents")
+	}
+	return strings.Join(places, "; and out of ")
 }
 
 // tell tells those that pickers don't reach for some time from those that they do, or that nobody has tried. One that is out of reach
@@ -462,7 +500,7 @@ func (b *builder) serves(s *v1alpha1.Scheduler, model string) bool {
 	if slices.Contains(s.LoRAAdapters, model) {
 		return true
 	}
-	_, _, ready := b.pods(s)
+	_, _, ready, _ := b.pods(s)
 	return slices.ContainsFunc(ready, func(p *Pod) bool { return slices.Contains(p.tried(s.Name).Models, model) })
 }
 

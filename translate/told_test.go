@@ -76,6 +76,13 @@ func TestConditionsAreExplained(t *testing.T) {
 	}
 }
 
+// What people are told to take away of a pod is what package config reads.
+func TestDrainingIsUndone(t *testing.T) {
+	if annotationEndpoint != config.AnnotationEndpoint {
+		t.Errorf("got %s, want %s", annotationEndpoint, config.AnnotationEndpoint)
+	}
+}
+
 // TestPageIsRepeatable: what people are shown is taken, and holds in every cluster: K36, the addresses of pods in a text.
 func TestPageIsRepeatable(t *testing.T) {
 	text := readPage(t)
