@@ -1219,6 +1219,12 @@ func (g *stage) letsGo() {
 	if left := g.made("held"); len(left) > 0 {
 		g.t.Errorf("got %v left, want nothing", left)
 	}
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionServing} {
+		g.says("held", kind, metav1.ConditionFalse, "Deleted", "its parts are taken away, so that nobody answers; it is kept by finalizer "+foreign)
+	}
+	if c, err := g.stored("held"); err != nil || len(c.Status.Conditions) != 2 || len(c.Status.Schedulers) != 0 {
+		g.t.Errorf("got %+v, %v, want no word of parts that are gone", c, err)
+	}
 	g.edit("held", func(c *v1alpha1.InferenceGatewayConfig) { c.Finalizers = nil })
 	g.removed("held")
 }

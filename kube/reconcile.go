@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
@@ -218,13 +219,19 @@ func (t *turn) count(key types.NamespacedName, refused int) {
 	t.metrics.refused.Set(float64(all))
 }
 
-// end removes everything of a configuration that is about to go, and lets it go.
+// end removes everything of a configuration that is about to go, says so where others keep it, and lets it go.
 func (t *turn) end(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) error {
 	if !slices.Contains(config.Finalizers, finalizer) {
 		return nil // whoever else holds it has its own reasons
 	}
 	if err := t.clear(ctx, client.ObjectKeyFromObject(config)); err != nil {
 		return err
+	}
+	if keptBy := slices.DeleteFunc(slices.Clone(config.Finalizers), func(f string) bool { return f == finalizer }); len(keptBy) > 0 {
+		at := metav1.NewTime(t.options.Now()).Rfc3339Copy()
+		if err := t.writeStatus(ctx, config, configKind(), mergedStatus(&config.Status, translate.Deleted(config, keptBy), at)); err != nil {
+			return err
+		}
 	}
 	return t.finalize(ctx, config, false)
 }

@@ -182,6 +182,15 @@ func (b *builder) status() {
 	}
 }
 
+// Deleted is the status of a configuration that is being deleted, whose parts are taken away, and that finalizers of others keep:
+// nothing else holds of it any more.
+func Deleted(config *v1alpha1.InferenceGatewayConfig, keptBy []string) *v1alpha1.InferenceGatewayConfigStatus {
+	b := &builder{config: config}
+	message := fmt.Sprintf("it is being deleted, and its parts are taken away, so that nobody answers; it is kept by finalizer %s, which whoever put it there takes out", strings.Join(keptBy, " and "))
+	return &v1alpha1.InferenceGatewayConfigStatus{ObservedGeneration: config.Generation, Conditions: []metav1.Condition{
+		b.condition(v1alpha1.ConditionReady, false, "Deleted", message), b.condition(v1alpha1.ConditionServing, false, "Deleted", message)}}
+}
+
 // all is True where nothing is against it, and otherwise says all that is.
 func (b *builder) all(kind string, against []string, good, bad, message string) metav1.Condition {
 	if len(against) > 0 {

@@ -56,6 +56,7 @@ func TestConditionsAreExplained(t *testing.T) {
 			take(p.Status.Conditions)
 		}
 	}
+	take(Deleted(&v1alpha1.InferenceGatewayConfig{}, []string{"example.com/waits"}).Conditions)
 	told := make(map[string]bool)
 	for _, m := range regexp.MustCompile(`(?m)^\| ([A-Z]\w+) \| ([A-Z]\w+) \| (.*) \| (.*) \|$`).FindAllStringSubmatch(readPage(t), -1) {
 		key := m[1] + " " + m[2]
