@@ -8,10 +8,12 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -27,6 +29,7 @@ type trial struct {
 	*Cluster
 	namespace string
 	settings  translate.Settings
+	guessed   bool     // they are defaults, since nobody can read the controller's
 	known     []string // kinds, as translate.Context has them
 	tried     []*Tried // those of the file that are in the namespace and were taken
 
@@ -74,7 +77,7 @@ func (c *Cluster) judge(ctx context.Context, list []Tried, settingsOf func(args 
 	}
 	claims := make(map[objectKey]string)
 	for _, ns := range slices.Sorted(maps.Keys(namespaces)) {
-		t := &trial{Cluster: c, namespace: ns, settings: settings, known: d.names(), tried: namespaces[ns], refused: refused[ns], unlisted: make(map[string]bool), claims: claims}
+		t := &trial{Cluster: c, namespace: ns, settings: settings, guessed: note != "", known: d.names(), tried: namespaces[ns], refused: refused[ns], unlisted: make(map[string]bool), claims: claims}
 		if err := t.gather(ctx, d); err != nil {
 			return nil, err
 		}
@@ -269,6 +272,11 @@ func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig)
 			}
 		}
 	}
+	if t.guessed {
+		if plan, err = t.surely(g, c, plan); err != nil {
+			return err
+		}
+	}
 	t.tell(g, plan)
 	for _, f := range g.Finalizers {
 		for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
@@ -278,6 +286,27 @@ func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig)
 		}
 	}
 	return nil
+}
+
+// surely is what a controller would plan whose settings stand against nothing: it signs certificates, and in the namespace that it
+// has for itself no name is taken, but by another gateway of the file. What the default settings refuse beside that is noted.
+func (t *trial) surely(g *v1alpha1.InferenceGatewayConfig, c *translate.Context, plan *translate.Plan) (*translate.Plan, error) {
+	with := *c
+	with.Settings.Issuer = cmp.Or(with.Settings.Issuer, "any")
+	with.Owned = slices.DeleteFunc(slices.Clone(c.Owned), func(o translate.Owned) bool {
+		return o.Namespace != g.Namespace && (o.Owner == "" || t.claims[objectKey{o.Kind, o.Namespace, o.Name}] != o.Owner)
+	})
+	sure, err := translate.Build(g, &with)
+	if err != nil {
+		return nil, err
+	}
+	byDefault, anyway := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionAccepted), meta.FindStatusCondition(sure.Status.Conditions, v1alpha1.ConditionAccepted)
+	if byDefault.Status == metav1.ConditionFalse && byDefault.Message != anyway.Message {
+		for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
+			one.Notes = append(one.Notes, "a controller with the default settings would refuse it: "+byDefault.Message)
+		}
+	}
+	return sure, nil
 }
 
 // tell says what the controller would say of a gateway: of the file's own on it, of another one on the policies for it, where it
@@ -313,9 +342,12 @@ func (t *trial) plan(ctx context.Context, g *v1alpha1.InferenceGatewayConfig, c 
 		if err != nil || len(t.said(configKind().GroupVersionKind, g.Name)) == 0 {
 			return plan, err
 		}
-		found := make([]*translate.Owned, len(plan.Objects))
+		found, hidden := make([]*translate.Owned, len(plan.Objects)), make([]error, len(plan.Objects))
 		if err := each(len(plan.Objects), func(i int) (err error) {
 			found[i], err = t.stranger(ctx, plan.Objects[i])
+			if apierrors.IsForbidden(err) {
+				hidden[i], err = err, nil
+			}
 			return err
 		}); err != nil {
 			return nil, err
@@ -327,6 +359,7 @@ func (t *trial) plan(ctx context.Context, g *v1alpha1.InferenceGatewayConfig, c 
 			}
 		}
 		if len(c.Owned) == before { // nothing is planned over what is known
+			t.unseen(g, plan, hidden)
 			for _, u := range plan.Objects {
 				t.claims[keyOf(u)] = u.GetAnnotations()[translate.AnnotationOwner]
 			}
@@ -335,8 +368,26 @@ func (t *trial) plan(ctx context.Context, g *v1alpha1.InferenceGatewayConfig, c 
 	}
 }
 
+// unseen notes of a gateway under which of its names nobody may look, since what stands there may be another's.
+func (t *trial) unseen(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan, hidden []error) {
+	var kinds []string
+	var first error
+	for i, err := range hidden {
+		if err != nil {
+			kinds, first = append(kinds, plan.Objects[i].GetKind()), cmp.Or(first, err)
+		}
+	}
+	if first == nil {
+		return
+	}
+	slices.Sort(kinds)
+	for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
+		one.Notes = append(one.Notes, fmt.Sprintf("whether another's objects have its names already can't be looked at, of the kinds %s: %v", strings.Join(slices.Compact(kinds), ", "), first))
+	}
+}
+
 // stranger is what stands under the name of a planned object and is another's, or would with the file's gateways before this one, nil
-// for nothing, or where nobody may look.
+// for nothing. That nobody may look there is the API server's own error.
 func (t *trial) stranger(ctx context.Context, u *unstructured.Unstructured) (*translate.Owned, error) {
 	if owner := t.claims[keyOf(u)]; owner != "" && owner != u.GetAnnotations()[translate.AnnotationOwner] {
 		return &translate.Owned{Kind: u.GetKind(), Namespace: u.GetNamespace(), Name: u.GetName(), Owner: owner}, nil
@@ -351,8 +402,10 @@ func (t *trial) stranger(ctx context.Context, u *unstructured.Unstructured) (*tr
 	}
 	m := new(metav1.PartialObjectMetadata)
 	switch err := t.read(ctx, m, nil, pathTo(base, u.GetNamespace(), k.resource, u.GetName())...); {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+	case apierrors.IsNotFound(err):
 		return nil, nil
+	case apierrors.IsForbidden(err):
+		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("cannot find out whether there is %s: %w", keyOf(u), err)
 	}

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/api/v1alpha2"
 	"github.com/sluice-gateway/sluice/config"
+	"github.com/sluice-gateway/sluice/translate"
 )
 
 // judged are the objects of a file, taken by an API server, and what a trial of them is made of.
@@ -49,4 +51,45 @@ func TestJudgeByGroup(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestJudgeByDefaults: where nobody can read the controller's settings, what its defaults alone refuse is a note.
+func TestJudgeByDefaults(t *testing.T) {
+	const head = "apiVersion: " + v1alpha1.InferenceGroup + "/" + v1alpha1.Version + "\nkind: InferenceGatewayConfig\nmetadata: {name: gw}\n"
+	const llama = "schedulers: [{name: llama, modelName: llama, modelSelector: {matchLabels: {app: llama}}}]"
+	f := func(spec string, owned translate.Owned, fault, note string) {
+		t.Helper()
+		list := judged(t, head+"spec: {"+spec+llama+"}\n")
+		g := &v1alpha1.InferenceGatewayConfig{}
+		text, err := json.Marshal(list[0].object.Tree)
+		if err == nil {
+			err = json.Unmarshal(text, g)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Namespace = "models"
+		tr := &trial{namespace: "models", guessed: true, known: []string{certificateKind().name()}, tried: list}
+		c := tr.facts(g)
+		if owned.Name != "" {
+			c.Owned = append(c.Owned, owned)
+		}
+		plan, err := translate.Build(g, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan, err = tr.surely(g, c, plan); err != nil {
+			t.Fatal(err)
+		}
+		tr.tell(g, plan)
+		faults, notes := strings.Join(list[0].Faults, "; "), strings.Join(list[0].Notes, "; ")
+		if (fault == "") != (faults == "") || !strings.Contains(faults, fault) || strings.Contains(notes, "default settings") != (note != "") || !strings.Contains(notes, note) {
+			t.Errorf("%s %v: got faults %q and notes %q, want %q and %q", spec, owned, faults, notes, fault, note)
+		}
+	}
+	f("", translate.Owned{}, "", "")
+	f("tls: {hostname: a.example.com}, ", translate.Owned{}, "", "no ClusterIssuer is named")
+	f("", translate.Owned{Kind: "Gateway", Namespace: translate.DefaultSystemNamespace, Name: "gw"}, "", "Gateway hyperpod-inference-system/gw is there")
+	f("", translate.Owned{Kind: "Service", Namespace: "models", Name: "llama-epp"}, "Service models/llama-epp is there", "")
+	f("tls: {hostname: a.example.com}, ", translate.Owned{Kind: "Service", Namespace: "models", Name: "llama-epp"}, "Service models/llama-epp is there", "no ClusterIssuer is named")
 }

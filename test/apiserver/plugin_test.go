@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
@@ -147,6 +148,37 @@ func TestTryAsTheController(t *testing.T) {
 	anew := strings.ReplaceAll(written, "\n    name: b\n", "\n    name: z\n    finalizers: [example.com/keep]\n")
 	f(anew, `z note metadata.finalizers: "example.com/keep" keeps it`)
 	f(strings.ReplaceAll(written, "modelName: m", "modelName: ''"), "a fail spec.schedulers[0].modelName", "b fail spec.schedulers[0].modelName")
+}
+
+// TestTryWithFewRights: who may not look under the names of what a gateway becomes is told so.
+func TestTryWithFewRights(t *testing.T) {
+	const ns = "unseen"
+	kubectl(t, "", "create", "namespace", ns)
+	kubectl(t, "", "create", "role", "writer", "-n", ns, "--verb=get,list,create,patch", "--resource=inferencegatewayconfigs."+v1alpha1.InferenceGroup)
+	kubectl(t, "", "create", "rolebinding", "writer", "-n", ns, "--role=writer", "--user=writer")
+	config, err := clientcmd.LoadFromFile(shared.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range config.AuthInfos {
+		user.Impersonate = "writer"
+	}
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		t.Fatal(err)
+	}
+	c, err := kube.OpenCluster(file, "", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried, _, err := c.Try(t.Context(), []byte(oneGateway), noSettings)
+	if err != nil || len(tried) != 1 || len(tried[0].Faults) > 0 {
+		t.Fatalf("got %+v, %v, want one that is taken", tried, err)
+	}
+	notes := strings.Join(tried[0].Notes, "\n")
+	if !regexp.MustCompile(`whether another's objects have its names already can't be looked at, of the kinds ConfigMap, .*Service.*: .* is forbidden: User "writer"`).MatchString(notes) {
+		t.Errorf("got %q, want the kinds that nobody may look at", notes)
+	}
 }
 
 // TestPickers: who can't be asked, and why.
