@@ -434,9 +434,10 @@ func TestWrongPort(t *testing.T) {
 	answers(200, "")
 	p.waitServing(p.name)
 
-	p.shell("kubectl get igwc " + p.name + " -o yaml >/tmp/" + p.name + ".yaml; kubectl delete igwc " + p.name + " --timeout=1m; grep -q gateway.sluice.dev/cleanup /tmp/" + p.name + ".yaml; kubectl apply -f /tmp/" + p.name + ".yaml")
+	file := filepath.Join(t.TempDir(), "igwc.yaml")
+	p.shell("kubectl get igwc " + p.name + " -o yaml >" + file + "; kubectl delete igwc " + p.name + " --timeout=1m; grep -q gateway.sluice.dev/cleanup " + file + "; kubectl apply -f " + file)
 	p.waitServing(p.name)
-	p.shell("kubectl delete -f /tmp/" + p.name + ".yaml --timeout=1m; rm /tmp/" + p.name + ".yaml")
+	p.shell("kubectl delete -f " + file + " --timeout=1m")
 }
 
 // sglang is a server with the metrics of SGLang, which does not start without a GPU. It says how often they are read.
