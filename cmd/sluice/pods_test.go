@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -293,6 +294,38 @@ func TestPodsWithoutAnAPIServer(t *testing.T) {
 	}
 }
 
+// Envoy says of a request for no model what the picker says.
+func TestNoMatch(t *testing.T) {
+	c := new(v1alpha1.InferenceGatewayConfig)
+	if err := yaml.Unmarshal([]byte("metadata: {name: gw, namespace: models}\nspec: {bbr: {enabled: true}, schedulers: [{name: llama, modelName: m, modelSelector: {}}]}"), c); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := translate.Build(c, &translate.Context{Definitions: []string{filterKind}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	envoySays(t, plan, openai.NoModelMessage)
+}
+
+// filterKind is the kind by which Envoy answers by itself.
+const filterKind = "HTTPRouteFilter.gateway.envoyproxy.io/v1alpha1"
+
+// envoySays holds what Envoy answers in a plan, where no scheduler takes a request, to a message of the picker's.
+func envoySays(t *testing.T, plan *translate.Plan, message string) {
+	t.Helper()
+	i := slices.IndexFunc(plan.Objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == "HTTPRouteFilter" })
+	if i < 0 {
+		t.Fatal("got no HTTPRouteFilter")
+	}
+	body, _, _ := unstructured.NestedString(plan.Objects[i].Object, "spec", "directResponse", "body", "inline")
+	var said struct {
+		Error struct{ Message, Code, Param string }
+	}
+	if err := json.Unmarshal([]byte(body), &said); err != nil || said.Error.Message != message || said.Error.Code != "model_not_found" || said.Error.Param != "model" {
+		t.Errorf("Envoy says %s where the picker says %q", body, message)
+	}
+}
+
 // What a controller writes down where it refuses every scheduler starts a gateway, too, which answers 404 and does not tell clients to
 // set the model that they have set. A file that says nothing of schedulers is a fault still.
 func TestNoSchedulerLeft(t *testing.T) {
@@ -300,17 +333,15 @@ func TestNoSchedulerLeft(t *testing.T) {
 	if err := yaml.Unmarshal([]byte("metadata: {name: gw, namespace: models}\nspec: {bbr: {enabled: true}, schedulers: [{name: llama, modelName: m, modelSelector: {}, configMapRef: {name: plugins}}]}"), c); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := translate.Build(c, &translate.Context{})
+	plan, err := translate.Build(c, &translate.Context{Definitions: []string{filterKind}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	envoySays(t, plan, openai.NoSchedulerMessage)
 	text := ""
 	for _, o := range plan.Objects {
 		if o.GetKind() == "ConfigMap" && o.GetName() == "gw-picker" {
 			text, _, _ = unstructured.NestedString(o.Object, "data", "gateway.yaml")
-		}
-		if body, _, _ := unstructured.NestedString(o.Object, "spec", "directResponse", "body", "inline"); o.GetKind() == "HTTPRouteFilter" && !strings.Contains(body, openai.NoSchedulerMessage) {
-			t.Errorf("Envoy says %s where the picker says %q", body, openai.NoSchedulerMessage)
 		}
 	}
 	dir := t.TempDir()
