@@ -142,7 +142,7 @@ func (b *builder) routes() {
 		health.Matches = append(health.Matches, gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Type: &exact, Value: &path}})
 	}
 	b.route(healthOf(b.config.Name), "", health)
-	if b.selects() || len(b.served()) == 0 { // requests must not end at an Envoy that has no route
+	if b.selects() || b.idle() { // requests must not end at an Envoy that has no route
 		rule := gatewayv1.HTTPRouteRule{Matches: []gatewayv1.HTTPRouteMatch{{Path: under("/")}}}
 		if d := b.config.Spec.BBR.DefaultBackend; d != nil && b.selects() {
 			rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
@@ -159,7 +159,7 @@ func (b *builder) routes() {
 
 // unmatchedBody says why there is no answer: naming a model helps only where some scheduler is at work.
 func (b *builder) unmatchedBody() string {
-	if len(b.served()) == 0 {
+	if b.idle() {
 		return noScheduler
 	}
 	return noMatch
@@ -245,10 +245,10 @@ func (b *builder) asking() {
 	if b.topology == v1alpha1.TopologyFused || !b.selects() {
 		service, name := pickerOf(b.config.Name), selectOf(b.config.Name)
 		targets := []string{healthOf(b.config.Name)}
-		if len(b.served()) == 0 && b.topology == v1alpha1.TopologySplit {
+		if b.idle() && b.topology == v1alpha1.TopologySplit {
 			return // there is no picker
 		}
-		if b.selects() || len(b.served()) == 0 {
+		if b.selects() || b.idle() {
 			targets = append(targets, name)
 		}
 		for _, s := range b.served() {

@@ -62,6 +62,8 @@ type builder struct {
 	// notAccepted and notHonoured are why a condition is False, whole sentences; perScheduler those of one.
 	notAccepted, notHonoured []string
 	perScheduler             map[string][]string
+	// models are what ready endpoints list, by scheduler, of those of which somebody wanted to know.
+	models map[string][]string
 }
 
 // Build makes the plan for a configuration. It fails only where an object can't be written down, which no document makes
@@ -69,7 +71,7 @@ type builder struct {
 func Build(config *v1alpha1.InferenceGatewayConfig, ctx *Context) (*Plan, error) {
 	c := config.DeepCopy()
 	c.Default()
-	b := &builder{config: c, ctx: ctx, s: ctx.Settings.withDefaults(), plan: &Plan{}, planned: make(map[string]bool), perScheduler: make(map[string][]string)}
+	b := &builder{config: c, ctx: ctx, s: ctx.Settings.withDefaults(), plan: &Plan{}, planned: make(map[string]bool), perScheduler: make(map[string][]string), models: make(map[string][]string)}
 	b.takePolicies()
 	b.check()
 	b.takeEndpoints()
@@ -157,6 +159,9 @@ func (b *builder) served() []*v1alpha1.Scheduler {
 	}
 	return list
 }
+
+// idle reports whether no scheduler is planned, so that nobody serves.
+func (b *builder) idle() bool { return len(b.served()) == 0 }
 
 // owner is the configuration's full name.
 func (b *builder) owner() string { return b.config.Namespace + "/" + b.config.Name }

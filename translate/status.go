@@ -509,8 +509,15 @@ func (b *builder) serves(s *v1alpha1.Scheduler, model string) bool {
 	if slices.Contains(s.LoRAAdapters, model) {
 		return true
 	}
-	_, _, ready, _ := b.pods(s)
-	return slices.ContainsFunc(ready, func(p *Pod) bool { return slices.Contains(p.tried(s.Name).Models, model) })
+	models, known := b.models[s.Name]
+	if !known {
+		_, _, ready, _ := b.pods(s)
+		for _, p := range ready {
+			models = append(models, p.tried(s.Name).Models...)
+		}
+		b.models[s.Name] = models
+	}
+	return slices.Contains(models, model)
 }
 
 // why is the reason of the first of some pods or addresses that pickers don't reach, in brackets; empty where there is none.
