@@ -14,7 +14,7 @@ const (
 	copierShare = .4
 	// laterFactor is how many times the delay counts of those who come later: the endpoints they go to instead have queues
 	// as well.
-	laterFactor = 2
+	laterFactor = 3
 	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs
 	// any amount.
 	leastFree = .1
