@@ -298,6 +298,7 @@ func (g *stage) leavesOthersAlone() {
 	g.gateway("taken", "", "mistral")
 	g.gateway("gw", "", "llama", "qwen")
 	g.says("taken", v1alpha1.ConditionGatewayProgrammed, metav1.ConditionFalse, "NotOurs", "belongs to someone else")
+	g.says("taken", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotAccepted", "Gateway "+g.system+"/taken is there and belongs to someone else")
 	g.says("gw", v1alpha1.ConditionAccepted, metav1.ConditionFalse, "NotAccepted", `scheduler "llama": InferencePool `+g.models+`/llama is there and belongs to someone else`)
 	g.says("gw", v1alpha1.ConditionAdmissionBlocked, metav1.ConditionTrue, "AdmissionDenied", "Secret "+g.models+"/gw-picker-tls: is there and belongs to someone else")
 	need(g.t, g.there(new(gatewayv1.HTTPRoute), g.models, "qwen"))
@@ -763,9 +764,14 @@ func (g *stage) handsOver() {
 	g.gateway("gw", "", "llama", "qwen")
 	g.settled()
 	g.becomes("gw")
+	g.pod("llama-0", "10.1.0.1", 8000, map[string]string{"app": "llama"})
+	g.pod("qwen-0", "10.1.0.2", 8000, map[string]string{"app": "qwen"})
 	g.says("gw", v1alpha1.ConditionReady, metav1.ConditionTrue, "Ready", "")
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
 	g.document("apiVersion: gateway.sluice.dev/v1alpha1\nkind: GatewayPolicy\nmetadata: {name: how}\nspec: {targetRef: {name: gw}, topology: Split}")
 	g.eventually("the new pickers are made", func() error { return g.there(new(appsv1.Deployment), g.models, "qwen-epp") })
+	g.says("gw", v1alpha1.ConditionReady, metav1.ConditionFalse, "NotReady", `Deployment "qwen-epp"`)
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "") // the old picker goes on
 	g.settled()
 	asks := func() string {
 		u := new(unstructured.Unstructured)
@@ -863,6 +869,8 @@ func (g *stage) worksWithFewerRights() {
 	}
 	g.play(script{as: g.grant("controller", without("pods", "gatewaypolicies", "poddisruptionbudgets"), own)})
 	g.gateway("gw", "", "llama", "qwen")
+	g.settled()
+	g.becomes("gw")
 	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionUnknown, "PodsNotRead", "for want of the right to list pods in namespace "+g.models)
 	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", "for want of the right to list gatewaypolicies.gateway.sluice.dev in the whole cluster")
 	g.says("gw", v1alpha1.ConditionAdmissionBlocked, metav1.ConditionTrue, "AdmissionDenied", "for want of the right to list poddisruptionbudgets.policy")
@@ -1235,6 +1243,10 @@ func (g *stage) saysWhoIsReached() {
 	g.play(script{})
 	g.gateway("gw", "", "llama")
 	g.pod("llama-0", "10.1.0.1", 8000, map[string]string{"app": "llama"})
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotReady", `Deployment "gw-picker"`)
+	g.becomes("gw", kindDeployment)
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotReady", "GatewayProgrammed: ")
+	g.becomes("gw")
 	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
 	says := g.picker("gw")
 	says(`[{"pool":"llama","endpoints":[{"pod":"llama-0","host":"10.1.0.1:8000","state":"ready","metricsRead":true,"models":["model/llama"]}]}]`)
@@ -1319,14 +1331,16 @@ func (g *stage) saysWhatPodsSayWrongly() {
 	}
 	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing",
 		"all 3 pods drain, so that requests are answered 503: take drain out of the pods' annotation gateway.sluice.dev/endpoint, or take all of it away by kubectl annotate pod -n "+g.models+" -l 'app=llama' gateway.sluice.dev/endpoint-")
-	g.doctor(LevelFail, "all 3 pods drain")
+	if all := g.doctor(LevelFail, "all 3 pods drain"); slices.ContainsFunc(all, func(f Finding) bool { return strings.Contains(f.Text, "takes requests") }) {
+		g.t.Errorf("got %+v, want nothing that takes requests", all)
+	}
 	annotate("llama-1", "gateway.sluice.dev/endpoint", "{drain: false}")
 	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
 	g.removed("gw")
 }
 
-// doctor has the cluster examined, and looks for a finding about the gateway.
-func (g *stage) doctor(level Level, words string) {
+// doctor has the cluster examined, looks for a finding about the gateway, and returns all there are.
+func (g *stage) doctor(level Level, words string) []Finding {
 	g.t.Helper()
 	file := filepath.Join(g.t.TempDir(), "kubeconfig")
 	need(g.t, os.WriteFile(file, kubeconfigOf(g.t, g.server.config), 0o600))
@@ -1338,6 +1352,7 @@ func (g *stage) doctor(level Level, words string) {
 	}) {
 		g.t.Errorf("got no %s of gateway %s/gw with %q in\n%+v", level, g.models, words, all)
 	}
+	return all
 }
 
 // A thousand pods that come one after the other are counted, and are no thousand writes.

@@ -50,7 +50,7 @@ func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayCo
 			ready = cond
 			continue
 		}
-		if v, told := judge(cond); told {
+		if v, told := judge(cond); told && (fine || !repeats(cond)) {
 			fine = fine && v != LevelFail
 			e.say(v, what, "%s is %s (%s): %s", cond.Type, cond.Status, cond.Reason, cond.Message)
 		}
@@ -69,6 +69,11 @@ func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayCo
 		e.say(LevelOK, what, "takes requests, and has endpoints for %s", counted(len(c.Spec.Schedulers), "model"))
 	}
 	e.pickers(ctx, what, c)
+}
+
+// repeats reports whether a condition says what other ones before it say.
+func repeats(c metav1.Condition) bool {
+	return c.Type == v1alpha1.ConditionServing && (c.Reason == "NotReady" || c.Reason == "NotAccepted")
 }
 
 // going says of an object that is being deleted what keeps it, and reports whether it is.

@@ -146,7 +146,8 @@ func (b *builder) status() {
 	b.idlePolicies()
 	st := &b.plan.Status
 	st.ObservedGeneration = b.config.Generation
-	var rolling []string
+	refused := slices.Clone(b.notAccepted) // the whole of it
+	var waiting, missing []string
 	of := map[string]*doubts{v1alpha1.ConditionServing: {}, v1alpha1.ConditionMetricsRead: {}}
 	for i := range b.config.Spec.Schedulers {
 		s := &b.config.Spec.Schedulers[i]
@@ -158,7 +159,7 @@ func (b *builder) status() {
 			}
 		}
 		if bad != "" {
-			rolling = append(rolling, fmt.Sprintf("scheduler %q: %s", s.Name, bad))
+			waiting = append(waiting, fmt.Sprintf("scheduler %q: %s", s.Name, bad))
 		}
 		for _, fault := range b.perScheduler[s.Name] {
 			b.notAccepted = append(b.notAccepted, fmt.Sprintf("scheduler %q: %s", s.Name, fault))
@@ -166,17 +167,20 @@ func (b *builder) status() {
 	}
 	accepted := b.all(v1alpha1.ConditionAccepted, b.notAccepted, "Accepted", "NotAccepted", "nothing contradicts the document")
 	programmed, router, blocked := b.programmed(), b.router(), b.blocked()
-	missing := rolling
-	for _, c := range []metav1.Condition{accepted, programmed, router} {
+	for _, c := range []metav1.Condition{programmed, router} {
 		if c.Status != metav1.ConditionTrue {
-			missing = append(missing, fmt.Sprintf("%s: %s", c.Type, c.Message))
+			waiting = append(waiting, fmt.Sprintf("%s: %s", c.Type, c.Message))
 		}
 	}
+	if len(b.notAccepted) > 0 {
+		missing = append(missing, fmt.Sprintf("%s: %s", accepted.Type, accepted.Message))
+	}
+	missing = append(missing, waiting...)
 	st.Conditions = []metav1.Condition{
 		accepted,
 		b.all(v1alpha1.ConditionReady, missing, "Ready", "NotReady", "requests are taken"),
 		programmed, router, blocked,
-		b.doubted(v1alpha1.ConditionServing, of, "Serving", "NotServing", "PodsNotRead", "every model has an endpoint that is ready"),
+		b.answered(of, refused, waiting),
 		b.doubted(v1alpha1.ConditionMetricsRead, of, "Read", "Unread", "NotTried", "what routing goes by is read"),
 		b.all(v1alpha1.ConditionHonoured, b.notHonoured, "Honoured", "NotHonoured", "everything that is asked for has its effect"),
 	}
@@ -217,6 +221,41 @@ func (b *builder) doubted(kind string, of map[string]*doubts, good, bad, untold,
 		return b.unknown(kind, untold, strings.Join(d.unknown, "; "))
 	}
 	return b.all(kind, of[kind].not, good, bad, message)
+}
+
+// answered says whether requests for every model are answered: the document is not refused, nothing is waited for that is on
+// their way, and each has an endpoint. While pickers of another topology go on, nothing is.
+func (b *builder) answered(of map[string]*doubts, refused, waiting []string) metav1.Condition {
+	kind := v1alpha1.ConditionServing
+	switch {
+	case len(refused) > 0:
+		return b.condition(kind, false, "NotAccepted", strings.Join(refused, "; "))
+	case len(of[kind].not) == 0 && len(waiting) > 0 && !b.outgoing():
+		return b.condition(kind, false, "NotReady", strings.Join(waiting, "; "))
+	}
+	return b.doubted(kind, of, "Serving", "NotServing", "PodsNotRead", "every model has an endpoint that is ready")
+}
+
+// outgoing reports whether every scheduler has a picker of another topology, which stays until those that are planned run.
+func (b *builder) outgoing() bool {
+	served := b.served()
+	return len(served) > 0 && !slices.ContainsFunc(served, func(s *v1alpha1.Scheduler) bool {
+		return !slices.ContainsFunc([]v1alpha1.Topology{v1alpha1.TopologyFused, v1alpha1.TopologySplit, v1alpha1.TopologyEmbedded}, func(t v1alpha1.Topology) bool {
+			r := b.rollout(b.config.Namespace, b.servedBy(s, t))
+			return t != b.topology && r != nil && r.Available > 0
+		})
+	})
+}
+
+// servedBy is the Deployment whose pods pick for a scheduler in a topology.
+func (b *builder) servedBy(s *v1alpha1.Scheduler, t v1alpha1.Topology) string {
+	switch t {
+	case v1alpha1.TopologySplit:
+		return schedulerOf(s.Name)
+	case v1alpha1.TopologyEmbedded:
+		return embeddedOf(b.config.Name)
+	}
+	return pickerOf(b.config.Name)
 }
 
 // programmed says whether the data plane runs this.
@@ -305,13 +344,7 @@ func (b *builder) schedulerStatus(s *v1alpha1.Scheduler) (one v1alpha1.Scheduler
 	one.Name = s.Name
 	faults := b.perScheduler[s.Name]
 	one.Conditions = append(one.Conditions, b.all(v1alpha1.ConditionAccepted, faults, "Accepted", "NotAccepted", "nothing contradicts it"))
-	name := pickerOf(b.config.Name)
-	switch b.topology {
-	case v1alpha1.TopologySplit:
-		name = schedulerOf(s.Name)
-	case v1alpha1.TopologyEmbedded:
-		name = embeddedOf(b.config.Name)
-	}
+	name := b.servedBy(s, b.topology)
 	var r *Rollout
 	if len(faults) == 0 {
 		r = b.rollout(b.config.Namespace, name)

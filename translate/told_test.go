@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	lua "github.com/yuin/gopher-lua"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
@@ -76,6 +77,67 @@ func TestConditionsAreExplained(t *testing.T) {
 		}
 	}
 }
+
+// TestServing: the condition Serving of a gateway whose pods are all ready goes by what is on the way to them, too.
+func TestServing(t *testing.T) {
+	f := func(what, name string, change func(*v1alpha1.InferenceGatewayConfig, *Context), want metav1.ConditionStatus, reason, says string) {
+		t.Helper()
+		c, ctx, _ := read(t, name)
+		change(c, ctx)
+		plan, err := Build(c, ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, ready := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionServing), meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionReady)
+		if got.Status != want || got.Reason != reason || !strings.Contains(got.Message, says) {
+			t.Errorf("%s: got %s, %s: %s; want %s, %s with %q", what, got.Status, got.Reason, got.Message, want, reason, says)
+		}
+		if what != outgoes && ready.Status == metav1.ConditionFalse && got.Status != metav1.ConditionFalse {
+			t.Errorf("%s: Ready is False (%s), and Serving %s", what, ready.Message, got.Status)
+		}
+	}
+	no, yes := metav1.ConditionFalse, metav1.ConditionTrue
+	rollouts := func(list ...Rollout) func(*v1alpha1.InferenceGatewayConfig, *Context) {
+		return func(_ *v1alpha1.InferenceGatewayConfig, ctx *Context) { ctx.Rollouts = list }
+	}
+	of := func(name string, available int32) Rollout {
+		return Rollout{Namespace: "models", Name: name, Wanted: 2, Updated: 1, Available: available}
+	}
+	f("all is there", "fused", func(*v1alpha1.InferenceGatewayConfig, *Context) {}, yes, "Serving", "every model")
+	f("no picker yet", "fused", rollouts(), no, "NotReady", `Deployment "gw-picker" in namespace "models": not there yet`)
+	f("a picker that begins", "fused", rollouts(of("gw-picker", 0)), no, "NotReady", "0 of 2 copies")
+	f("one of before beside it", "fused", rollouts(of("gw-picker", 1)), yes, "Serving", "")
+	f("no Gateway yet", "fused", func(_ *v1alpha1.InferenceGatewayConfig, ctx *Context) { ctx.Gateway = nil }, no, "NotReady", "is not there yet")
+	f("a Gateway without an address", "fused", func(_ *v1alpha1.InferenceGatewayConfig, ctx *Context) {
+		ctx.Gateway = &GatewayState{Message: "no address"}
+	}, no, "NotReady", "GatewayProgrammed: no address")
+	f("another's Gateway", "fused", func(_ *v1alpha1.InferenceGatewayConfig, ctx *Context) {
+		ctx.Owned = []Owned{{Kind: "Gateway", Namespace: DefaultSystemNamespace, Name: "gw", Owner: "other/gw"}}
+	}, no, "NotAccepted", "belongs to other/gw")
+	f("pods that nobody may read, and no picker", "fused", func(_ *v1alpha1.InferenceGatewayConfig, ctx *Context) {
+		ctx.PodsUnread, ctx.Rollouts = "for want of a right", nil
+	}, no, "NotReady", "not there yet")
+
+	split := func(list ...Rollout) func(*v1alpha1.InferenceGatewayConfig, *Context) {
+		return func(_ *v1alpha1.InferenceGatewayConfig, ctx *Context) {
+			ctx.Rollouts = list
+			ctx.Policies = []v1alpha1.GatewayPolicy{{Spec: v1alpha1.GatewayPolicySpec{TargetRef: v1alpha1.PolicyTarget{Name: "gw"}, Topology: v1alpha1.TopologySplit}}}
+		}
+	}
+	router := func(available int32) Rollout {
+		r := of("gw-bbr", available)
+		r.Namespace = DefaultSystemNamespace
+		return r
+	}
+	f("all of Split", "fused", split(of("llama-epp", 1), of("qwen-epp", 1), router(1)), yes, "Serving", "")
+	f("Split without what finds the model", "fused", split(of("llama-epp", 1), of("qwen-epp", 1), router(0)), no, "NotReady", "BBRReady: ")
+	f("Split without one of its pickers", "fused", split(of("llama-epp", 1), router(1)), no, "NotReady", `scheduler "qwen": `)
+	f(outgoes, "fused", split(of("gw-picker", 1), of("llama-epp", 1), router(0)), yes, "Serving", "")
+	f("the old topology goes, too", "fused", split(of("gw-picker", 0), of("llama-epp", 1), router(0)), no, "NotReady", "")
+}
+
+// outgoes is the one case where a gateway that isn't ready serves.
+const outgoes = "pickers of another topology go on until the new ones run"
 
 // What people are told to take away of a pod is what package config reads.
 func TestDrainingIsUndone(t *testing.T) {

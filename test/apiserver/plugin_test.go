@@ -305,6 +305,17 @@ func TestExamine(t *testing.T) {
 		t.Errorf("got what is well told, too:\n%s", text)
 	}
 
+	refused := []metav1.Condition{condition(v1alpha1.ConditionAccepted, metav1.ConditionFalse, "its name is taken"), condition(v1alpha1.ConditionServing, metav1.ConditionFalse, "its name is taken")}
+	refused[1].Reason = "NotAccepted"
+	typed.Status.Conditions = refused
+	if err := shared.client.Status().Update(t.Context(), typed); err != nil {
+		t.Fatal(err)
+	}
+	if text = found(); strings.Count(text, "its name is taken") != 1 {
+		t.Errorf("got it more than once, or never, that a name is taken:\n%s", text)
+	}
+	want(text, `^fail gateway examined/gateway: Accepted is False \(Because\): its name is taken$`)
+
 	typed.Finalizers = []string{"example.com/keep"}
 	if err := shared.client.Update(t.Context(), typed); err != nil {
 		t.Fatal(err)
