@@ -133,6 +133,12 @@ func TestServing(t *testing.T) {
 	f("Split without what finds the model", "fused", split(of("llama-epp", 1), of("qwen-epp", 1), router(0)), no, "NotReady", "BBRReady: ")
 	f("Split without one of its pickers", "fused", split(of("llama-epp", 1), router(1)), no, "NotReady", `scheduler "qwen": `)
 	f(outgoes, "fused", split(of("gw-picker", 1), of("llama-epp", 1), router(0)), yes, "Serving", "")
+	for _, name := range cases(t) {
+		plan, _ := build(t, name)
+		if list := plan.Status.Conditions; meta.IsStatusConditionFalse(list, v1alpha1.ConditionReady) && !meta.IsStatusConditionFalse(list, v1alpha1.ConditionServing) {
+			t.Errorf("%s: Ready is False, and Serving isn't", name)
+		}
+	}
 	f("the old topology goes, too", "fused", split(of("gw-picker", 0), of("llama-epp", 1), router(0)), no, "NotReady", "")
 }
 
