@@ -646,7 +646,7 @@ func TestQuickstart(t *testing.T) {
 	if len(blocks) != 5 {
 		t.Fatalf("got %d blocks of commands in %q, want 5", len(blocks), strings.TrimSpace(quickstart))
 	}
-	for i, want := range []string{"helm install sluice deploy/chart -n " + systemNamespace + " --create-namespace --wait\n", "-n " + systemNamespace + " -f deploy/envoy-gateway/values.yaml --wait\n"} {
+	for i, want := range []string{"helm install sluice deploy/chart -n " + systemNamespace + " --create-namespace --wait \\\n     --set image.registry=", "-n " + systemNamespace + " -f deploy/envoy-gateway/values.yaml --wait\n"} {
 		if !strings.Contains(blocks[i][1], want) {
 			t.Errorf("step %d is not what installSluice does: %s", i+1, blocks[i][1])
 		}
