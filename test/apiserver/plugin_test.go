@@ -93,7 +93,8 @@ func TestTryAsTheController(t *testing.T) {
 			}
 		}
 		for i, w := range want {
-			if i >= len(got) || !strings.HasPrefix(got[i], w) {
+			begin, later, _ := strings.Cut(w, " … ")
+			if i >= len(got) || !strings.HasPrefix(got[i], begin) || !strings.Contains(got[i], later) {
 				t.Errorf("got %q, want %q", got, want)
 				return
 			}
@@ -113,7 +114,7 @@ func TestTryAsTheController(t *testing.T) {
 	const refuses = "the controller would refuse it: scheduler \"llama\": configMapRef \"plugins\": picker configurations are not read"
 	f(named("a", reads), "a fail "+refuses)
 	f(named("a", one)+named("b", reads), "b fail "+refuses)
-	f(named("a", one)+named("b", one), `b fail the controller would refuse it: scheduler "llama": Service judged/llama-epp is there and belongs to judged/a`)
+	f(named("a", one)+named("b", one), `b fail the controller would refuse it: scheduler "llama": … Service judged/llama-epp is there and belongs to judged/a`)
 	f(named("a", "qwertyui: 1, "+one), `a fail strict decoding error: unknown field "spec.qwertyui"`)
 	f(named("a", "podDefault: {}, schedulerz: [], "+one), `a fail strict decoding error: unknown field "spec.podDefault": did you mean "spec.podDefaults"?`,
 		`a fail strict decoding error: unknown field "spec.schedulerz": did you mean "spec.schedulers"?`)
@@ -176,7 +177,7 @@ func TestTryWithFewRights(t *testing.T) {
 		t.Fatalf("got %+v, %v, want one that is taken", tried, err)
 	}
 	notes := strings.Join(tried[0].Notes, "\n")
-	if !regexp.MustCompile(`whether another's objects have its names already can't be looked at, of the kinds ConfigMap, .*Service.*: .* is forbidden: User "writer"`).MatchString(notes) {
+	if !regexp.MustCompile(`whether another's objects have its names already can't be looked at, of the kinds .*ConfigMap, .*Service.*: .* is forbidden: User "writer"`).MatchString(notes) {
 		t.Errorf("got %q, want the kinds that nobody may look at", notes)
 	}
 }
