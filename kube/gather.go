@@ -66,10 +66,7 @@ func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGat
 	err := t.feeds.list(ctx, t.documents(endpointsKind()), &list, client.InNamespace(gateway.Namespace))
 	for i := range list.Items {
 		l := list.Items[i].DeepCopy()
-		for j := range l.Spec.Endpoints {
-			e := &l.Spec.Endpoints[j]
-			e.Address = config.CanonicalAddress(e.Address) // as pickers tell of it
-		}
+		canonical(l)
 		c.Endpoints = append(c.Endpoints, *l)
 	}
 	for name, f := range t.asker.facts(client.ObjectKeyFromObject(gateway)) {
@@ -79,6 +76,14 @@ func (t *turn) readEndpoints(ctx context.Context, gateway *v1alpha1.InferenceGat
 	}
 	slices.SortFunc(c.Addresses, func(x, y translate.Pod) int { return strings.Compare(x.Name, y.Name) })
 	return err
+}
+
+// canonical writes addresses as pickers tell of them.
+func canonical(l *v1alpha1.Endpoints) {
+	for i := range l.Spec.Endpoints {
+		e := &l.Spec.Endpoints[i]
+		e.Address = config.CanonicalAddress(e.Address)
+	}
 }
 
 func (t *turn) readAdapters(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {
@@ -154,11 +159,11 @@ func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 	}
 	facts := t.asker.facts(client.ObjectKeyFromObject(gateway))
 	drains := map[string]bool{"": false} // by annotation: many pods have the same
-	for i := range list.Items {
-		pod := &list.Items[i]
-		if isEnded(pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy {
-			continue
-		}
+	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
+		return isEnded(&pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy
+	})
+	for i := range pods {
+		pod := &pods[i]
 		says := pod.Annotations[config.AnnotationEndpoint]
 		if _, known := drains[says]; !known {
 			drains[says] = config.Drains(says)
@@ -169,7 +174,7 @@ func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 		}
 		c.Pods = append(c.Pods, p)
 	}
-	c.Misheard = misheard(gateway, list.Items)
+	c.Misheard = misheard(gateway, pods)
 	return err
 }
 
@@ -186,9 +191,6 @@ func misheard(gateway *v1alpha1.InferenceGatewayConfig, pods []corev1.Pod) []str
 	by := make(map[saying][]*corev1.Pod)
 	for i := range pods {
 		pod := &pods[i]
-		if isEnded(pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy {
-			continue
-		}
 		for key, value := range pod.Annotations {
 			if config.Ours(key) {
 				by[saying{key, value}] = append(by[saying{key, value}], pod)

@@ -43,14 +43,19 @@ func TestLeaveOut(t *testing.T) {
 	}
 }
 
-// However many pods say however much that can't be used, what is said of it is short, and the same in whatever order they come.
-func TestMisheardIsBounded(t *testing.T) {
-	gateway := &v1alpha1.InferenceGatewayConfig{Spec: v1alpha1.InferenceGatewayConfigSpec{Schedulers: []v1alpha1.Scheduler{{Name: "m", ModelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "m"}}}}}}
+// thousandSaying is a gateway with one scheduler, and a thousand pods that it selects and that have one annotation.
+func thousandSaying(text string) (*v1alpha1.InferenceGatewayConfig, []corev1.Pod) {
+	app := map[string]string{"app": "m"}
 	pods := make([]corev1.Pod, 1000)
 	for i := range pods {
-		pods[i].Name, pods[i].Labels = fmt.Sprintf("m-%03d", i), map[string]string{"app": "m"}
-		pods[i].Annotations = map[string]string{config.AnnotationEndpoint: "{kvEvent: {}}"}
+		pods[i].Name, pods[i].Labels, pods[i].Annotations = fmt.Sprintf("m-%03d", i), app, map[string]string{config.AnnotationEndpoint: text}
 	}
+	return &v1alpha1.InferenceGatewayConfig{Spec: v1alpha1.InferenceGatewayConfigSpec{Schedulers: []v1alpha1.Scheduler{{Name: "m", ModelSelector: &metav1.LabelSelector{MatchLabels: app}}}}}, pods
+}
+
+// However many pods say however much that can't be used, what is said of it is short, and the same in whatever order they come.
+func TestMisheardIsBounded(t *testing.T) {
+	gateway, pods := thousandSaying("{kvEvent: {}}")
 	got := misheard(gateway, pods)
 	if len(got) != 1 || !strings.HasPrefix(got[0], `pod "m-000" and 999 more: the annotation `+config.AnnotationEndpoint) {
 		t.Errorf("got %q, want one sentence for all", got)
@@ -73,12 +78,7 @@ func TestMisheardIsBounded(t *testing.T) {
 }
 
 func BenchmarkMisheard(b *testing.B) {
-	gateway := &v1alpha1.InferenceGatewayConfig{Spec: v1alpha1.InferenceGatewayConfigSpec{Schedulers: []v1alpha1.Scheduler{{Name: "m", ModelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "m"}}}}}}
-	pods := make([]corev1.Pod, 1000)
-	for i := range pods {
-		pods[i].Name, pods[i].Labels = fmt.Sprintf("m-%03d", i), map[string]string{"app": "m"}
-		pods[i].Annotations = map[string]string{config.AnnotationEndpoint: "{kvEvents: {}}"}
-	}
+	gateway, pods := thousandSaying("{kvEvents: {}}")
 	for b.Loop() {
 		misheard(gateway, pods)
 	}

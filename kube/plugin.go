@@ -111,6 +111,14 @@ const (
 	pathIGWC = "/apis/" + v1alpha1.InferenceGroup + "/" + v1alpha1.Version
 )
 
+// basePath is the path of a group and version as apiVersion has them.
+func basePath(apiVersion string) string {
+	if apiVersion == "v1" {
+		return pathCore
+	}
+	return "/apis/" + apiVersion
+}
+
 // labelled selects by a label.
 func labelled(key, value string) url.Values { return url.Values{"labelSelector": {key + "=" + value}} }
 

@@ -84,7 +84,7 @@ func (e *examination) going(what, resource string, o metav1.Object) bool {
 	}
 	text := "is being deleted since " + since.UTC().Format(time.RFC3339)
 	mine := slices.Contains(o.GetFinalizers(), finalizer)
-	others := slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == finalizer })
+	others := finalizersOfOthers(o)
 	takeOut := func(left []string) string {
 		raw, _ := json.Marshal(left) // strings alone
 		return fmt.Sprintf("kubectl -n %s patch %s %s --type merge -p '{\"metadata\":{\"finalizers\":%s}}'", o.GetNamespace(), resource, o.GetName(), raw)

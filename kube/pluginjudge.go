@@ -20,7 +20,6 @@ import (
 
 	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/api/v1alpha2"
-	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/translate"
 )
 
@@ -142,10 +141,7 @@ func (t *trial) gather(ctx context.Context, d *definitions) error {
 		t.services = append(t.services, services[i].Name)
 	}
 	for i := range t.endpoints {
-		for j := range t.endpoints[i].Spec.Endpoints {
-			e := &t.endpoints[i].Spec.Endpoints[j]
-			e.Address = config.CanonicalAddress(e.Address)
-		}
+		canonical(&t.endpoints[i])
 	}
 	t.adapters = slices.DeleteFunc(t.adapters, func(m corev1.ConfigMap) bool { return m.Labels[adapterLabel] != "true" })
 	return err
@@ -161,11 +157,7 @@ func overlay[T any, P interface {
 		Items []T `json:"items"`
 	}
 	if d.knows(k) {
-		base := pathCore
-		if k.Group != "" {
-			base = "/apis/" + k.GroupVersion().String()
-		}
-		if err := t.read(ctx, &there, selector, pathTo(base, t.namespace, k.resource)...); err != nil && !apierrors.IsNotFound(err) {
+		if err := t.read(ctx, &there, selector, pathTo(basePath(k.GroupVersion().String()), t.namespace, k.resource)...); err != nil && !apierrors.IsNotFound(err) {
 			t.unlisted[k.Kind] = true
 			t.notes = append(t.notes, fmt.Sprintf("what there is of %s in namespace %q beside the file can't be looked at: %v", k.plural(), t.namespace, err))
 		}
@@ -219,6 +211,13 @@ func (t *trial) against(kind schema.GroupVersionKind, name, text string) {
 		if !slices.Contains(one.Faults, text) {
 			one.Faults = append(one.Faults, text)
 		}
+	}
+}
+
+// note notes of an object what is as well to know, if it is one of the file's.
+func (t *trial) note(kind schema.GroupVersionKind, name, format string, args ...any) {
+	for _, one := range t.said(kind, name) {
+		one.Notes = append(one.Notes, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -278,12 +277,8 @@ func (t *trial) gateway(ctx context.Context, g *v1alpha1.InferenceGatewayConfig)
 		}
 	}
 	t.tell(g, plan)
-	for _, f := range g.Finalizers {
-		for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
-			if f != finalizer {
-				one.Notes = append(one.Notes, fmt.Sprintf("metadata.finalizers: %q keeps it when it is deleted, until whoever put it there takes that out: where nobody does any more, take it out of the file", f))
-			}
-		}
+	for _, f := range finalizersOfOthers(g) {
+		t.note(configKind().GroupVersionKind, g.Name, "metadata.finalizers: %q keeps it when it is deleted, until whoever put it there takes that out: where nobody does any more, take it out of the file", f)
 	}
 	return nil
 }
@@ -302,9 +297,7 @@ func (t *trial) surely(g *v1alpha1.InferenceGatewayConfig, c *translate.Context,
 	}
 	byDefault, anyway := meta.FindStatusCondition(plan.Status.Conditions, v1alpha1.ConditionAccepted), meta.FindStatusCondition(sure.Status.Conditions, v1alpha1.ConditionAccepted)
 	if byDefault.Status == metav1.ConditionFalse && byDefault.Message != anyway.Message {
-		for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
-			one.Notes = append(one.Notes, "a controller with the default settings would refuse it: "+byDefault.Message)
-		}
+		t.note(configKind().GroupVersionKind, g.Name, "a controller with the default settings would refuse it: %s", byDefault.Message)
 	}
 	return sure, nil
 }
@@ -328,9 +321,7 @@ func (t *trial) tell(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) {
 				}
 			}
 		case v1alpha1.ConditionHonoured:
-			for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
-				one.Notes = append(one.Notes, "would not be honoured: "+cond.Message)
-			}
+			t.note(configKind().GroupVersionKind, g.Name, "would not be honoured: %s", cond.Message)
 		}
 	}
 }
@@ -381,9 +372,7 @@ func (t *trial) unseen(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan,
 		return
 	}
 	slices.Sort(kinds)
-	for _, one := range t.said(configKind().GroupVersionKind, g.Name) {
-		one.Notes = append(one.Notes, fmt.Sprintf("whether another's objects have its names already can't be looked at, of the kinds %s: %v", strings.Join(slices.Compact(kinds), ", "), first))
-	}
+	t.note(configKind().GroupVersionKind, g.Name, "whether another's objects have its names already can't be looked at, of the kinds %s: %v", strings.Join(slices.Compact(kinds), ", "), first)
 }
 
 // stranger is what stands under the name of a planned object and is another's, or would with the file's gateways before this one, nil
@@ -396,12 +385,8 @@ func (t *trial) stranger(ctx context.Context, u *unstructured.Unstructured) (*tr
 	if !ok {
 		return nil, nil
 	}
-	base := "/apis/" + k.GroupVersion().String()
-	if k.Group == "" {
-		base = pathCore
-	}
 	m := new(metav1.PartialObjectMetadata)
-	switch err := t.read(ctx, m, nil, pathTo(base, u.GetNamespace(), k.resource, u.GetName())...); {
+	switch err := t.read(ctx, m, nil, pathTo(basePath(k.GroupVersion().String()), u.GetNamespace(), k.resource, u.GetName())...); {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case apierrors.IsForbidden(err):
@@ -439,9 +424,7 @@ func (t *trial) strays() {
 			t.against(policyKind().GroupVersionKind, p.Name, text)
 			continue
 		}
-		for _, one := range t.said(policyKind().GroupVersionKind, p.Name) {
-			one.Notes = append(one.Notes, fmt.Sprintf("spec.targetRef.name: there is no InferenceGatewayConfig %q in the file, and whether one is in namespace %q can't be looked at", name, t.namespace))
-		}
+		t.note(policyKind().GroupVersionKind, p.Name, "spec.targetRef.name: there is no InferenceGatewayConfig %q in the file, and whether one is in namespace %q can't be looked at", name, t.namespace)
 	}
 	for i := range t.rewrites {
 		t.forNobody(t.rewrites[i].GroupVersionKind(), t.rewrites[i].Name, "spec.poolRef.name", poolName(t.rewrites[i].Spec.PoolRef), func(s *v1alpha1.Scheduler) string { return s.Name })
@@ -479,7 +462,5 @@ func (t *trial) forNobody(kind schema.GroupVersionKind, name, path, value string
 			}
 		}
 	}
-	for _, one := range t.said(kind, name) {
-		one.Notes = append(one.Notes, fmt.Sprintf("%s: %q is no scheduler's in the file or, as far as can be seen, in namespace %q: no gateway reads it", path, value, t.namespace))
-	}
+	t.note(kind, name, "%s: %q is no scheduler's in the file or, as far as can be seen, in namespace %q: no gateway reads it", path, value, t.namespace)
 }

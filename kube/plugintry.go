@@ -119,9 +119,7 @@ func withoutCreation(tree map[string]any) ([]byte, error) {
 
 // resource finds out where objects of a kind are.
 func (c *Cluster) resource(ctx context.Context, apiVersion, kind string) (base, resource string, namespaced bool, err error) {
-	if base = "/apis/" + apiVersion; apiVersion == "v1" {
-		base = pathCore
-	}
+	base = basePath(apiVersion)
 	var list metav1.APIResourceList
 	if err := c.read(ctx, &list, nil, base); err != nil {
 		return "", "", false, err

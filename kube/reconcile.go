@@ -227,7 +227,7 @@ func (t *turn) end(ctx context.Context, config *v1alpha1.InferenceGatewayConfig)
 	if err := t.clear(ctx, client.ObjectKeyFromObject(config)); err != nil {
 		return err
 	}
-	if keptBy := slices.DeleteFunc(slices.Clone(config.Finalizers), func(f string) bool { return f == finalizer }); len(keptBy) > 0 {
+	if keptBy := finalizersOfOthers(config); len(keptBy) > 0 {
 		at := metav1.NewTime(t.options.Now()).Rfc3339Copy()
 		if err := t.writeStatus(ctx, config, configKind(), mergedStatus(&config.Status, translate.Deleted(config, keptBy), at)); err != nil {
 			return err
@@ -256,6 +256,11 @@ func (t *turn) finalize(ctx context.Context, config *v1alpha1.InferenceGatewayCo
 	return nil
 }
 
+// finalizersOfOthers are an object's finalizers but for ours.
+func finalizersOfOthers(o metav1.Object) []string {
+	return slices.DeleteFunc(slices.Clone(o.GetFinalizers()), func(f string) bool { return f == finalizer })
+}
+
 // letGo takes our finalizer off, whoever put it there: to apply less leaves what another manager owns, too, as kubectl does of
 // a document that was read with it and applied again. Other people's finalizers stay.
 func (t *turn) letGo(ctx context.Context, config *v1alpha1.InferenceGatewayConfig) error {
@@ -268,7 +273,7 @@ func (t *turn) letGo(ctx context.Context, config *v1alpha1.InferenceGatewayConfi
 			return nil // another one of its name
 		}
 		before := live.DeepCopy()
-		live.Finalizers = slices.DeleteFunc(live.Finalizers, func(f string) bool { return f == finalizer })
+		live.Finalizers = finalizersOfOthers(live)
 		return t.client.Patch(ctx, live, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
 	})
 	if err != nil && !apierrors.IsNotFound(err) {

@@ -296,15 +296,22 @@ func TestPodsWithoutAnAPIServer(t *testing.T) {
 
 // Envoy says of a request for no model what the picker says.
 func TestNoMatch(t *testing.T) {
+	plan := planned(t, "name: llama, modelName: m, modelSelector: {}")
+	envoySays(t, plan, openai.NoModelMessage)
+}
+
+// planned is what a controller plans for a gateway with one scheduler.
+func planned(t *testing.T, scheduler string) *translate.Plan {
+	t.Helper()
 	c := new(v1alpha1.InferenceGatewayConfig)
-	if err := yaml.Unmarshal([]byte("metadata: {name: gw, namespace: models}\nspec: {bbr: {enabled: true}, schedulers: [{name: llama, modelName: m, modelSelector: {}}]}"), c); err != nil {
+	if err := yaml.Unmarshal([]byte("metadata: {name: gw, namespace: models}\nspec: {bbr: {enabled: true}, schedulers: [{"+scheduler+"}]}"), c); err != nil {
 		t.Fatal(err)
 	}
 	plan, err := translate.Build(c, &translate.Context{Definitions: []string{filterKind}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	envoySays(t, plan, openai.NoModelMessage)
+	return plan
 }
 
 // filterKind is the kind by which Envoy answers by itself.
@@ -329,14 +336,7 @@ func envoySays(t *testing.T, plan *translate.Plan, message string) {
 // What a controller writes down where it refuses every scheduler starts a gateway, too, which answers 404 and does not tell clients to
 // set the model that they have set. A file that says nothing of schedulers is a fault still.
 func TestNoSchedulerLeft(t *testing.T) {
-	c := new(v1alpha1.InferenceGatewayConfig)
-	if err := yaml.Unmarshal([]byte("metadata: {name: gw, namespace: models}\nspec: {bbr: {enabled: true}, schedulers: [{name: llama, modelName: m, modelSelector: {}, configMapRef: {name: plugins}}]}"), c); err != nil {
-		t.Fatal(err)
-	}
-	plan, err := translate.Build(c, &translate.Context{Definitions: []string{filterKind}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := planned(t, "name: llama, modelName: m, modelSelector: {}, configMapRef: {name: plugins}")
 	envoySays(t, plan, openai.NoSchedulerMessage)
 	text := ""
 	for _, o := range plan.Objects {
