@@ -64,6 +64,38 @@ func TestPickerFaults(t *testing.T) {
 		"has no endpoint of q that takes requests, so that they are answered 503: a is draining (to drain), b is not ready (refused)", "does not count on endpoints of r: c is draining (to drain)")
 }
 
+// TestGatewayFindings: a gateway takes requests where its conditions and its pickers say so, and of endpoints that aren't there nobody
+// says that they are ready.
+func TestGatewayFindings(t *testing.T) {
+	const takes = "ok takes requests, and has endpoints for 1 model"
+	f := func(serving metav1.ConditionStatus, state string, want ...string) {
+		t.Helper()
+		e := &examination{Cluster: &Cluster{admin: func(context.Context, *corev1.Pod, string, url.Values) ([]byte, error) { return []byte(state), nil }}}
+		c := &v1alpha1.InferenceGatewayConfig{Spec: v1alpha1.InferenceGatewayConfigSpec{Schedulers: make([]v1alpha1.Scheduler, 1)}}
+		c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue},
+			{Type: v1alpha1.ConditionServing, Status: serving, Reason: "Why", Message: "what"}}
+		e.gateway(t.Context(), "gateway", c, []Picker{{Name: "gw-picker-0", Deployment: "gw-picker"}})
+		var got []string
+		for _, finding := range e.found {
+			got = append(got, string(finding.Level)+" "+finding.Text)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", state, diff)
+		}
+	}
+	ready, lost := `{"name":"a","state":"ready"}`, `{"name":"b","state":"not ready","why":"refused"}`
+	pool := func(name, endpoints string) string { return `{"name":"` + name + `","endpoints":[` + endpoints + `]}` }
+	of := func(pools ...string) string { return `{"sides":[{"pools":[` + strings.Join(pools, ",") + `]}]}` }
+	f(metav1.ConditionTrue, of(pool("llama", ready)), "ok 1 of 1 pickers see their peers, and every endpoint ready", takes)
+	f(metav1.ConditionTrue, of(pool("llama", ready+","+lost)), `warn picker "gw-picker-0" does not count on endpoints of llama: b is not ready (refused)`, takes)
+	f(metav1.ConditionTrue, of(pool("llama", lost)),
+		`fail picker "gw-picker-0" reaches no endpoint of llama, so that requests are answered 503: b is not ready (refused); look at targetPort, and whether a NetworkPolicy keeps pickers out`)
+	f(metav1.ConditionFalse, of(pool("llama", ready)), "fail Serving is False (Why): what", "ok 1 of 1 pickers see their peers, and every endpoint ready")
+	f(metav1.ConditionFalse, of(pool("qwen", ""), pool("llama", "")), "fail Serving is False (Why): what", "ok 1 of 1 pickers see their peers, and have no endpoint of llama, qwen")
+	f(metav1.ConditionFalse, of(pool("qwen", ""), pool("llama", ready)), "fail Serving is False (Why): what",
+		"ok 1 of 1 pickers see their peers, and every endpoint ready, and have no endpoint of qwen")
+}
+
 func TestRefusal(t *testing.T) {
 	f := func(err error, fails bool, want ...string) {
 		t.Helper()

@@ -34,7 +34,7 @@ func (e *examination) configs(ctx context.Context) {
 	e.policies(ctx)
 }
 
-// config says what a configuration's conditions say that is not as it should be.
+// config says what is of a configuration that is not as it should be.
 func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayConfig) {
 	what := "gateway " + c.Namespace + "/" + c.Name
 	if e.going(what, "igwc", c) {
@@ -44,6 +44,24 @@ func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayCo
 		e.say(LevelFail, what, "the controller has not looked at this version of it: see the controller above")
 		return
 	}
+	list, err := e.pickersOf(ctx, c.Namespace, c.Name)
+	if err != nil {
+		e.unseen(what+", its pickers", err)
+	}
+	e.gateway(ctx, what, c, list)
+}
+
+// gateway says of a configuration that was looked at, and has these pickers, what keeps requests from being answered. What pickers
+// say is of now, where conditions may be of half a minute ago: both have to be fine.
+func (e *examination) gateway(ctx context.Context, what string, c *v1alpha1.InferenceGatewayConfig, list []Picker) {
+	fine := e.conditions(what, c)
+	if fails := e.pickers(ctx, what, list); fine && !fails {
+		e.say(LevelOK, what, "takes requests, and has endpoints for %s", counted(len(c.Spec.Schedulers), "model"))
+	}
+}
+
+// conditions says which conditions of a configuration are not as they should be, and reports whether requests are answered by them.
+func (e *examination) conditions(what string, c *v1alpha1.InferenceGatewayConfig) (fine bool) {
 	fine, ready := true, metav1.Condition{}
 	for _, cond := range c.Status.Conditions {
 		if cond.Type == v1alpha1.ConditionReady {
@@ -65,10 +83,7 @@ func (e *examination) config(ctx context.Context, c *v1alpha1.InferenceGatewayCo
 			e.say(LevelWarn, what, "scheduler %q has lost copies of its picker", s.Name)
 		}
 	}
-	if fine {
-		e.say(LevelOK, what, "takes requests, and has endpoints for %s", counted(len(c.Spec.Schedulers), "model"))
-	}
-	e.pickers(ctx, what, c)
+	return fine
 }
 
 // repeats reports whether a condition says what other ones before it say.
@@ -124,18 +139,13 @@ func judge(c metav1.Condition) (v Level, told bool) {
 	return LevelFail, true
 }
 
-// pickers asks each picker how it is, and whom of its peers it hears.
-func (e *examination) pickers(ctx context.Context, what string, c *v1alpha1.InferenceGatewayConfig) {
-	list, err := e.pickersOf(ctx, c.Namespace, c.Name)
-	if err != nil {
-		e.unseen(what+", its pickers", err)
-		return
-	}
+// pickers asks each picker how it is, and whom of its peers it hears. It reports whether requests fail by what one says.
+func (e *examination) pickers(ctx context.Context, what string, list []Picker) (fails bool) {
 	copies := make(map[string]int)
 	for _, p := range list {
 		copies[p.Deployment]++
 	}
-	var good []string
+	good, endpoints, empty := 0, 0, []string(nil)
 	for _, p := range list {
 		raw, err := e.Ask(ctx, p, "console/state", nil)
 		if err != nil {
@@ -147,19 +157,30 @@ func (e *examination) pickers(ctx context.Context, what string, c *v1alpha1.Infe
 			e.say(LevelWarn, what, "picker %q answers what can't be read: %v", p.Name, err)
 			continue
 		}
-		if faults, fails := s.faults(copies[p.Deployment] - 1); len(faults) > 0 {
+		if faults, bad := s.faults(copies[p.Deployment] - 1); len(faults) > 0 {
 			level := LevelWarn
-			if fails {
-				level = LevelFail
+			if bad {
+				level, fails = LevelFail, true
 			}
 			e.say(level, what, "picker %q %s", p.Name, strings.Join(faults, "; it "))
 			continue
 		}
-		good = append(good, p.Name)
+		good++
+		has, without := s.counts()
+		endpoints, empty = endpoints+has, append(empty, without...)
 	}
-	if len(good) > 0 {
-		e.say(LevelOK, what, "%d of %d pickers see their peers, and every endpoint ready", len(good), len(list))
+	if good > 0 {
+		text := fmt.Sprintf("%d of %d pickers see their peers", good, len(list))
+		if endpoints > 0 {
+			text += ", and every endpoint ready"
+		}
+		if len(empty) > 0 {
+			slices.Sort(empty)
+			text += ", and have no endpoint of " + strings.Join(slices.Compact(empty), ", ")
+		}
+		e.say(LevelOK, what, "%s", text)
 	}
+	return fails
 }
 
 // pickerState is what is read of a picker's console.
@@ -178,6 +199,18 @@ type pickerState struct {
 			} `json:"endpoints"`
 		} `json:"pools"`
 	} `json:"sides"`
+}
+
+// counts is how many endpoints a picker has in all, and which pools have none.
+func (s *pickerState) counts() (endpoints int, empty []string) {
+	for _, side := range s.Sides {
+		for _, pool := range side.Pools {
+			if endpoints += len(pool.Endpoints); len(pool.Endpoints) == 0 {
+				empty = append(empty, pool.Name)
+			}
+		}
+	}
+	return endpoints, empty
 }
 
 // faults are what a picker says that is not as it should be, where it has so many peers. Requests fail where no endpoint of
