@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -51,6 +54,7 @@ type examination struct {
 	classOwner     string             // the controllerName of the class
 	gatewayAPI     bool               // the API server knows GatewayClasses
 	classMade      bool               // the controller makes the class where there is none
+	released       string             // the namespace of the release of Helm that brought the definitions, empty where none did
 }
 
 // Examine looks for what keeps gateways from working, in the order in which one thing needs the other: definitions, the
@@ -92,7 +96,8 @@ func (e *examination) server(ctx context.Context) bool {
 
 // definitionState is what is read of a definition.
 type definitionState struct {
-	Status struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Status            struct {
 		Conditions []metav1.Condition `json:"conditions"`
 	} `json:"status"`
 }
@@ -110,6 +115,7 @@ func (e *examination) definitions(ctx context.Context) {
 			e.unseen(what, err)
 			return
 		}
+		e.released = cmp.Or(e.released, d.Annotations["meta.helm.sh/release-namespace"])
 		if !slices.ContainsFunc(d.Status.Conditions, func(c metav1.Condition) bool {
 			return c.Type == "Established" && c.Status == metav1.ConditionTrue
 		}) {
@@ -178,7 +184,7 @@ func (e *examination) control(ctx context.Context) {
 	}
 	switch len(list.Items) {
 	case 0:
-		e.say(LevelFail, what, "no Deployment inference-gateway-controller is in any namespace, and nothing is made of configurations: helm install sluice deploy/chart -n %s --create-namespace", translate.DefaultSystemNamespace)
+		e.say(LevelFail, what, "no Deployment inference-gateway-controller is in any namespace, and nothing is made of configurations: %s", e.installing(ctx))
 		return
 	case 1:
 	default:
@@ -214,6 +220,38 @@ func (e *examination) control(ctx context.Context) {
 			e.service = s.Name + "." + s.Namespace
 		}
 	}
+}
+
+// installing is how to come to a controller where there is none: a release of the chart that does without has to be changed, since there
+// can't be a second one of its name.
+func (e *examination) installing(ctx context.Context) string {
+	namespace := cmp.Or(e.released, translate.DefaultSystemNamespace)
+	var list corev1.SecretList
+	query := labelled("owner", "helm")
+	query.Set("fieldSelector", "type=helm.sh/release.v1")
+	if err := e.read(ctx, &list, query, pathTo(pathCore, namespace, "secrets")...); err == nil {
+		for i := range list.Items {
+			if s := &list.Items[i]; s.Labels["status"] == "deployed" && chartOf(s.Data["release"]) == "sluice" {
+				return fmt.Sprintf("the chart is installed without it: helm upgrade %s deploy/chart -n %s --reset-then-reuse-values --set inferenceGateway.enabled=true", s.Labels["name"], namespace)
+			}
+		}
+	}
+	return fmt.Sprintf("helm install sluice deploy/chart -n %s --create-namespace", translate.DefaultSystemNamespace)
+}
+
+// chartOf is the name of the chart of a release as Helm keeps it, empty where it can't be read.
+func chartOf(release []byte) string {
+	var r struct {
+		Chart struct {
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
+		} `json:"chart"`
+	}
+	if z, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(release))); err == nil {
+		_ = json.NewDecoder(z).Decode(&r) // what can't be read is nobody's chart
+	}
+	return r.Chart.Metadata.Name
 }
 
 func (e *examination) gatewayClass(ctx context.Context) {

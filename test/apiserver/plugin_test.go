@@ -225,6 +225,14 @@ func TestExamine(t *testing.T) {
 	want(text, `^ok API server: Kubernetes v1\.`)
 	want(text, `^ok definitions: all 4 kinds`)
 	want(text, `^fail controller: no Deployment inference-gateway-controller .* helm install`)
+	if _, errOut, ok := helm(t, "install", "idle", chartFolder, "--namespace", chartNamespace, "--create-namespace", "--set", "inferenceGateway.enabled=false"); !ok {
+		t.Fatalf("helm install: %s", errOut)
+	}
+	want(found(), `^fail controller: .*: helm upgrade idle deploy/chart -n `+chartNamespace+` --reset-then-reuse-values --set inferenceGateway\.enabled=true$`)
+	if _, errOut, ok := helm(t, "uninstall", "idle", "--namespace", chartNamespace); !ok {
+		t.Fatalf("helm uninstall: %s", errOut)
+	}
+	want(found(), `^fail controller: .* helm install`)
 	want(text, `^fail Envoy Gateway: no Deployment with the label`)
 
 	place := func(doc string) *unstructured.Unstructured {
