@@ -45,19 +45,22 @@ type trial struct {
 	notes      []string
 }
 
-// judge says of those objects of a file that the API server takes what the controller would refuse, by its own code.
+// judge says of those objects of a file that the API server takes, or would without what it does not know, what the controller would
+// refuse, by its own code.
 func (c *Cluster) judge(ctx context.Context, list []Tried, settingsOf func(args []string) (translate.Settings, error)) (notes []string, err error) {
 	namespaces, refused := make(map[string][]*Tried), make(map[string]map[string]bool)
 	for i := range list {
 		switch t := &list[i]; {
 		case t.Namespace == "" || !readByUs(t):
-		case len(t.Faults) == 0:
-			namespaces[t.Namespace] = append(namespaces[t.Namespace], t)
-		case t.Kind == kindConfig:
+			continue
+		case len(t.Faults) > 0 && t.Kind == kindConfig:
 			if refused[t.Namespace] == nil {
 				refused[t.Namespace] = make(map[string]bool)
 			}
 			refused[t.Namespace][t.Name] = true
+		}
+		if t := &list[i]; t.legible {
+			namespaces[t.Namespace] = append(namespaces[t.Namespace], t)
 		}
 	}
 	if len(namespaces) == 0 {

@@ -18,7 +18,7 @@ func judged(t *testing.T, docs string) []*Tried {
 	t.Helper()
 	var list []*Tried
 	for _, o := range config.Objects([]byte(docs)) {
-		list = append(list, &Tried{Place: o.Place(), Kind: o.Kind, Namespace: "models", Name: o.Name, object: &o})
+		list = append(list, &Tried{Place: o.Place(), Kind: o.Kind, Namespace: "models", Name: o.Name, object: &o, legible: true})
 	}
 	return list
 }

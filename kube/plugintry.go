@@ -30,6 +30,8 @@ type Tried struct {
 	Faults, Notes []string
 
 	object *config.Object
+	// legible: nothing is wrong but fields that nobody knows and keys given twice, so that the controller's code has its say, too.
+	legible bool
 }
 
 // Try shows objects of documents to the API server, as an apply of each that changes nothing: definitions, admission and rights
@@ -67,20 +69,30 @@ func (c *Cluster) try(ctx context.Context, t *Tried) error {
 		return nil
 	}
 	own := t.object.Faults()
-	faults, err := c.show(ctx, t, &o, raw)
+	rest, err := c.show(ctx, t, &o, raw, metav1.FieldValidationStrict)
 	if err != nil {
 		return err
 	}
-	if t.Faults = append(t.Faults, hinted(faults, own)...); len(faults) == 0 {
+	if slices.ContainsFunc(rest, unknownFields.MatchString) { // with such it says nothing else
+		t.Faults = append(t.Faults, hinted(rest, own)...)
+		if rest, err = c.show(ctx, t, &o, raw, metav1.FieldValidationIgnore); err != nil {
+			return err
+		}
+		rest = slices.DeleteFunc(rest, func(fault string) bool { return strings.Contains(fault, unknownField) })
+	}
+	if len(rest) == 0 {
 		for _, f := range own {
-			t.Faults = append(t.Faults, f.Text)
+			if !slices.Contains(t.Faults, f.Text) {
+				rest = append(rest, f.Text)
+			}
 		}
 	}
+	t.Faults, t.legible = append(t.Faults, rest...), len(rest) == 0
 	return nil
 }
 
-// show is what the API server has against an object.
-func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMetadata, raw []byte) ([]string, error) {
+// show is what the API server has against an object, where fields that it does not know are a fault, or not.
+func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMetadata, raw []byte, unknown string) ([]string, error) {
 	base, resource, namespaced, err := c.resource(ctx, o.APIVersion, o.Kind)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && resource == "":
@@ -99,7 +111,7 @@ func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMet
 		}
 	}
 	dry := func(r *rest.Request) *rest.Request {
-		return r.Param("dryRun", metav1.DryRunAll).Param("fieldManager", "kubectl-sluice").Param("fieldValidation", metav1.FieldValidationStrict).Body(raw)
+		return r.Param("dryRun", metav1.DryRunAll).Param("fieldManager", "kubectl-sluice").Param("fieldValidation", unknown).Body(raw)
 	}
 	_, err = answer(ctx, dry(c.client.Post().AbsPath(pathTo(base, t.Namespace, resource)...).SetHeader("Content-Type", "application/json")))
 	if apierrors.IsAlreadyExists(err) { // an apply says less of fields that are not known

@@ -142,12 +142,7 @@ func writeTried(out io.Writer, file string, tried []kube.Tried, notes []string) 
 	var b strings.Builder
 	wrong := 0
 	for _, t := range tried {
-		what := fmt.Sprintf("%s %q", t.Kind, t.Name)
-		if t.Kind == "" {
-			what = t.Place
-		} else if strings.Contains(t.Place, ",") {
-			what += ", " + t.Place
-		}
+		what := triedName(&t)
 		if wrong += len(t.Faults); len(t.Faults) == 0 {
 			fmt.Fprintf(&b, "ok    %s: would be taken\n", what)
 		}
@@ -173,6 +168,18 @@ func writeTried(out io.Writer, file string, tried []kube.Tried, notes []string) 
 		return fmt.Errorf("%d faults in %q", wrong, file)
 	}
 	return nil
+}
+
+// triedName says which document is meant: its kind, namespace and name as far as it has them, and where it stands.
+func triedName(t *kube.Tried) string {
+	name := t.Name
+	if t.Namespace != "" {
+		name = t.Namespace + "/" + name
+	}
+	if who := strings.TrimSpace(t.Kind + " " + name); who != "" {
+		return who + ", " + t.Place
+	}
+	return t.Place
 }
 
 // settingsOf are a controller's settings, by its arguments; flags of another version's are passed over.

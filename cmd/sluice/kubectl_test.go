@@ -129,7 +129,7 @@ func TestPodOf(t *testing.T) {
 	f("10.1.2.4:8000", "10.1.2.4", "-")
 }
 
-// TestWriteTried: each object has its line, faults are counted in words, and an item of a List says where it stands.
+// TestWriteTried: each object has its line, which says who it is and where it stands, and faults are counted in words.
 func TestWriteTried(t *testing.T) {
 	f := func(want, fault string, notes []string, tried ...kube.Tried) {
 		t.Helper()
@@ -142,12 +142,13 @@ func TestWriteTried(t *testing.T) {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
-	good := kube.Tried{Place: "document 1", Kind: "Endpoints", Name: "rack"}
+	good := kube.Tried{Place: "document 1", Kind: "Endpoints", Namespace: "models", Name: "rack"}
 	bad := kube.Tried{Place: "document 2, items[1]", Kind: "GatewayPolicy", Name: "p", Faults: []string{"is odd"}, Notes: []string{"is old"}}
 	f("", `cannot find a document in "g.yaml"`, nil)
-	f("ok    Endpoints \"rack\": would be taken\nnote  nobody may look\n", "", []string{"nobody may look"}, good)
-	f("ok    Endpoints \"rack\": would be taken\nfail  GatewayPolicy \"p\", document 2, items[1]: is odd\nnote  GatewayPolicy \"p\", document 2, items[1]: is old\n",
+	f("ok    Endpoints models/rack, document 1: would be taken\nnote  nobody may look\n", "", []string{"nobody may look"}, good)
+	f("ok    Endpoints models/rack, document 1: would be taken\nfail  GatewayPolicy p, document 2, items[1]: is odd\nnote  GatewayPolicy p, document 2, items[1]: is old\n",
 		`1 fault in "g.yaml"`, nil, good, bad)
+	f("fail  Endpoints, document 1: has no name\n", `1 fault in "g.yaml"`, nil, kube.Tried{Place: "document 1", Kind: "Endpoints", Faults: []string{"has no name"}})
 	f("fail  document 3: is a list\nfail  document 3: is a list\n", `2 faults in "g.yaml"`, nil, kube.Tried{Place: "document 3", Faults: []string{"is a list", "is a list"}})
 }
 

@@ -118,6 +118,8 @@ func TestTryAsTheController(t *testing.T) {
 	f(named("a", "qwertyui: 1, "+one), `a fail strict decoding error: unknown field "spec.qwertyui"`)
 	f(named("a", "podDefault: {}, schedulerz: [], "+one), `a fail strict decoding error: unknown field "spec.podDefault": did you mean "spec.podDefaults"?`,
 		`a fail strict decoding error: unknown field "spec.schedulerz": did you mean "spec.schedulers"?`)
+	f(named("a", "qwertyui: 1, "+reads), `a fail strict decoding error: unknown field "spec.qwertyui"`, "a fail "+refuses)
+	f(named("a", "qwertyui: 1, "+strings.Replace(one, "modelName: m", "modelName: ''", 1)), `a fail strict decoding error: unknown field "spec.qwertyui"`, "a fail spec.schedulers[0].modelName")
 	f(named("a", one)+policy("here", "{name: a}")+policy("nowhere", "{name: z}")+policy("section", "{name: a, sectionName: qwen}")+policy("second", "{name: a}"),
 		`nowhere fail spec.targetRef.name: there is no InferenceGatewayConfig "z" in the file or in namespace "judged"`,
 		`section fail spec.targetRef.sectionName: "qwen" is the name of no scheduler`,
@@ -144,6 +146,7 @@ func TestTryAsTheController(t *testing.T) {
 	if !strings.Contains(written, "kind: List") || !strings.Contains(written, "managedFields") {
 		t.Fatal(written)
 	}
+	f(named("a", "qwertyui: 1, "+reads), `a fail strict decoding error: unknown field "spec.qwertyui"`, "a fail "+refuses) // of one that is there
 	f(written)
 	f(strings.ReplaceAll(written, "uid: ", "uid: 0")) // of another cluster
 	anew := strings.ReplaceAll(written, "\n    name: b\n", "\n    name: z\n    finalizers: [example.com/keep]\n")
