@@ -1,12 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,12 +41,32 @@ steps, in ms, and after × the factor that was learned for prompts and for decod
   sluice explain decisions.jsonl --profile weights`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in, err := explainInput(cmd, args, admin, last)
+			if last < 1 {
+				return fmt.Errorf("cannot explain the last %d decisions: --last is 1 or more", last)
+			}
+			if len(args) == 1 {
+				in, err := openRecords(cmd, args[0])
+				if err != nil {
+					return err
+				}
+				defer in.Close()
+				return explain(cmd.OutOrStdout(), in, last, profile, nil)
+			}
+			in, err := askAdmin(cmd.Context(), admin, fmt.Sprintf("explain?last=%d", last))
 			if err != nil {
 				return err
 			}
 			defer in.Close()
-			return explain(cmd.OutOrStdout(), in, last, profile)
+			return explain(cmd.OutOrStdout(), in, last, profile, func(r refusals) error {
+				page, err := askAdmin(cmd.Context(), admin, "metrics")
+				if err != nil {
+					return err
+				}
+				defer page.Close()
+				text, err := io.ReadAll(page)
+				r.read(text)
+				return err
+			})
 		},
 	}
 	cmd.Flags().StringVar(&admin, "admin", "127.0.0.1:8081", "`ADDR` of a running gateway's metrics listener")
@@ -51,18 +75,12 @@ steps, in ms, and after × the factor that was learned for prompts and for decod
 	return cmd
 }
 
-// explainInput opens the file, or asks the gateway.
-func explainInput(cmd *cobra.Command, args []string, admin string, last int) (io.ReadCloser, error) {
-	if last < 1 {
-		return nil, fmt.Errorf("cannot explain the last %d decisions: --last is 1 or more", last)
-	}
-	if len(args) == 1 {
-		return openRecords(cmd, args[0])
-	}
+// askAdmin asks a gateway's metrics listener.
+func askAdmin(ctx context.Context, admin, path string) (io.ReadCloser, error) {
 	if !strings.Contains(admin, "://") {
 		admin = "http://" + admin
 	}
-	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, fmt.Sprintf("%s/explain?last=%d", admin, last), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, admin+"/"+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("cannot ask the gateway: %w", err)
 	}
@@ -89,8 +107,43 @@ func openRecords(cmd *cobra.Command, path string) (io.ReadCloser, error) {
 	return f, nil
 }
 
-// explain prints the last records of in, oldest first.
-func explain(out io.Writer, in io.Reader, last int, profile string) error {
+// refusals are how many requests were answered before anything was decided for them, by status code.
+type refusals map[string]int
+
+// refusedLine is a metric of requests for which no pool was found, in the order of labels that pages have.
+var refusedLine = regexp.MustCompile(`(?m)^sluice_requests_total\{code="([45]\d\d)",operation="[^"]*",pool=""\} (\S+)$`)
+
+// read adds those that a metrics page counts, since its process began.
+func (r refusals) read(page []byte) {
+	for _, m := range refusedLine.FindAllSubmatch(page, -1) {
+		if n, err := strconv.ParseFloat(string(m[2]), 64); err == nil {
+			r[string(m[1])] += int(n)
+		}
+	}
+}
+
+// String says in a sentence what there is to say where there is no decision.
+func (r refusals) String() string {
+	all, by := 0, []string(nil)
+	for _, code := range slices.Sorted(maps.Keys(r)) {
+		text := fmt.Sprintf("%d with %s", r[code], code)
+		if code == "404" {
+			text += " (nobody serves their model, or their path)"
+		}
+		all, by = all+r[code], append(by, text)
+	}
+	switch all {
+	case 0:
+		return "No decision has been recorded yet: send a request first."
+	case 1:
+		return "No decision has been recorded yet: 1 request was answered without one, " + by[0] + "."
+	}
+	return fmt.Sprintf("No decision has been recorded yet: %d requests were answered without one, %s.", all, strings.Join(by, ", "))
+}
+
+// explain prints the last records of in, oldest first. Where there is none it says how many requests were answered without, as
+// count counts them; nil where nobody can.
+func explain(out io.Writer, in io.Reader, last int, profile string, count func(refusals) error) error {
 	var kept []*route.Record
 	damaged, first := 0, error(nil)
 	err := route.EachRecord(in, func(r *route.Record) error {
@@ -113,28 +166,46 @@ func explain(out io.Writer, in io.Reader, last int, profile string) error {
 		return errors.New("no line is a record that serve --record has written")
 	}
 	if len(kept) == 0 {
-		_, err := fmt.Fprintln(out, "No decision has been recorded yet: send a request first.")
+		none := make(refusals)
+		if count != nil {
+			if err := count(none); err != nil {
+				return err
+			}
+		}
+		_, err := fmt.Fprintln(out, none)
 		return err
 	}
 	for _, r := range kept {
-		p, err := r.OwnProfile()
-		if profile != "" {
-			p, err = route.Named(profile, r.Weights)
-		}
-		if err != nil {
+		if err := explainOne(out, r, profile); err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "request %s at %s, pool %s", r.ID, r.Time, r.Pool)
-		if r.Objective != "" {
-			fmt.Fprintf(out, ", objective %s, priority %d", r.Objective, r.Priority)
-		}
-		fmt.Fprintln(out)
-		e := p.Explain(&r.View)
-		if err := e.WriteText(out, &r.View); err != nil {
-			return err
-		}
-		fmt.Fprintln(out)
 	}
+	return nil
+}
+
+// explainOne prints one record, as its own profile decides or the one that is named.
+func explainOne(out io.Writer, r *route.Record, profile string) error {
+	p, err := r.OwnProfile()
+	if profile != "" {
+		p, err = route.Named(profile, r.Weights)
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "request %s at %s, pool %s", r.ID, r.Time, r.Pool)
+	if r.Objective != "" {
+		fmt.Fprintf(out, ", objective %s, priority %d", r.Objective, r.Priority)
+	}
+	fmt.Fprintln(out)
+	if r.View.Snapshot.Len() == 0 {
+		_, err := fmt.Fprint(out, "The pool had no endpoint, so that there was nothing to choose from.\n\n")
+		return err
+	}
+	e := p.Explain(&r.View)
+	if err := e.WriteText(out, &r.View); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
 	return nil
 }
 

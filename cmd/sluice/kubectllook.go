@@ -53,7 +53,9 @@ header x-request-id tells which request it was.`,
 			if err != nil {
 				return err
 			}
-			return explain(cmd.OutOrStdout(), bytes.NewReader(records), last, profile)
+			return explain(cmd.OutOrStdout(), bytes.NewReader(records), last, profile, func(r refusals) error {
+				return refused(cmd.Context(), c, args[0], r)
+			})
 		},
 	}
 	cmd.Flags().IntVar(&last, "last", 1, "how many of the latest decisions to explain, over all pickers")
@@ -101,7 +103,7 @@ func decisions(ctx context.Context, c *kube.Cluster, what, request string, last 
 		fmt.Fprintln(errOut, "sluice:", err)
 	}
 	if request != "" && len(lines) == 0 {
-		return nil, fmt.Errorf("cannot find request %q among the decisions that %d pickers keep (at most 20 a second are): send it again, or start pickers with --record", request, answered)
+		return nil, fmt.Errorf("cannot find request %q among the decisions that %d pickers keep (at most 20 a second are, and none of those that are answered without one, as with 404 for a model that nobody serves): send it again, or start pickers with --record", request, answered)
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.Time, b.Time) })
 	lines = lines[max(0, len(lines)-last):]
@@ -111,6 +113,20 @@ func decisions(ctx context.Context, c *kube.Cluster, what, request string, last 
 		out.WriteByte('\n')
 	}
 	return out.Bytes(), nil
+}
+
+// refused counts the requests that pickers answered without a decision, of those that say so.
+func refused(ctx context.Context, c *kube.Cluster, what string, r refusals) error {
+	pickers, err := c.Pickers(ctx, what)
+	if err != nil {
+		return err
+	}
+	for _, p := range pickers {
+		if page, err := c.Ask(ctx, p, "metrics", nil); err == nil { // who can't be asked was said with the decisions
+			r.read(page)
+		}
+	}
+	return nil
 }
 
 func kubectlTopCommand(o *clusterOptions) *cobra.Command {

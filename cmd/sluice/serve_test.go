@@ -148,6 +148,43 @@ func (g *gateway) ready(t *testing.T) {
 	eventually(t, "the gateway is ready", func() bool { status, _ := get(g.public + "/readyz"); return status == 200 })
 }
 
+// TestExplainWithoutDecisions: where requests were answered before anything was decided, that is said, and a pool without endpoints
+// has no tables.
+func TestExplainWithoutDecisions(t *testing.T) {
+	g := startGateway(t, "--endpoint", "m="+addressOf(startEngine(t, "m")))
+	g.ready(t)
+	f := func(want string) {
+		t.Helper()
+		if out := run(t, "explain", "--admin", g.admin); out != want {
+			t.Errorf("got %q, want %q", out, want)
+		}
+	}
+	f("No decision has been recorded yet: send a request first.\n")
+	if status, body := g.chat(t, "other"); status != 404 {
+		t.Fatalf("got %d %s, want 404", status, body)
+	}
+	f("No decision has been recorded yet: 1 request was answered without one, 1 with 404 (nobody serves their model, or their path).\n")
+	g.chat(t, "other")
+	if status, body := g.chat(t, ""); status != 400 {
+		t.Fatalf("got %d %s, want 400", status, body)
+	}
+	f("No decision has been recorded yet: 3 requests were answered without one, 1 with 400, 2 with 404 (nobody serves their model, or their path).\n")
+
+	empty := route.Latency().Record(&route.View{Snapshot: new(route.Snapshot)}, route.Decision{Endpoint: -1})
+	for i := range empty.Decision.Fallbacks {
+		empty.Decision.Fallbacks[i] = -1
+	}
+	empty.ID, empty.Time, empty.Pool = "r", "now", "m"
+	line, err := json.Marshal(empty)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := explain(&out, bytes.NewReader(line), 1, "", nil); err != nil || out.String() != "request r at now, pool m\nThe pool had no endpoint, so that there was nothing to choose from.\n\n" {
+		t.Errorf("got %v, %s", err, out.String())
+	}
+}
+
 func TestServeRecordExplainReplay(t *testing.T) {
 	a, b := startEngine(t, "m"), startEngine(t, "m")
 	record := filepath.Join(t.TempDir(), "decisions.jsonl")
