@@ -233,7 +233,7 @@ func (b *builder) answered(of map[string]*doubts, refused, waiting []string) met
 	case len(of[kind].not) == 0 && len(waiting) > 0 && !b.outgoing():
 		return b.condition(kind, false, "NotReady", strings.Join(waiting, "; "))
 	}
-	return b.doubted(kind, of, "Serving", "NotServing", "PodsNotRead", "every model has an endpoint that is ready")
+	return b.doubted(kind, of, serving, "NotServing", "PodsNotRead", "every model has an endpoint that is ready")
 }
 
 // outgoing reports whether every scheduler has a picker of another topology, which stays until those that are planned run.
@@ -409,6 +409,7 @@ const draining = "Draining"
 
 // Reasons of the condition Serving that pickers have found out.
 const (
+	serving    = "Serving"
 	noEndpoint = "NoReadyEndpoint"
 	notServed  = "ModelNotServed"
 )
@@ -423,7 +424,8 @@ func (b *builder) said(s *v1alpha1.Scheduler, kind string) *metav1.Condition {
 	return nil
 }
 
-// serving says whether there is someone to send requests to. The last of those seen are addresses.
+// serving says whether there is someone to send requests to, whether or not something brings them there: that the condition of the
+// whole says, once and not for each scheduler. The last of those seen are addresses.
 func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addresses int, seen, ready, drain []*Pod) metav1.Condition {
 	kind, noun, nobody := v1alpha1.ConditionServing, "pods", "no pod"
 	if addresses > 0 {
@@ -450,13 +452,22 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addre
 	if others := otherModels(s, reached); others != nil {
 		return b.condition(kind, false, notServed, fmt.Sprintf("%s serves %q; they serve %s: set modelName to what they serve, or start them with --served-model-name %s", nobody, s.ModelName, joined(others), s.ModelName))
 	}
-	return b.condition(kind, true, "Serving", fmt.Sprintf("%d of %d %s are ready", len(ready)-len(lost), len(seen), noun))
+	return b.condition(kind, true, serving, fmt.Sprintf("%d of %d %s are ready", len(ready)-len(lost), len(seen), noun))
+}
+
+// unheard reports whether some addresses may be sent something, and no picker has said yet that it has looked at one of those.
+func unheard(s *v1alpha1.Scheduler, addresses, drain []*Pod) bool {
+	asked := slices.DeleteFunc(slices.Clone(addresses), func(p *Pod) bool { return slices.Contains(drain, p) })
+	return len(asked) > 0 && !slices.ContainsFunc(asked, func(p *Pod) bool { return p.tried(s.Name).Metrics != nil })
 }
 
 // noneReady is what there is to say where nobody may be sent anything.
 func (b *builder) noneReady(s *v1alpha1.Scheduler, selector labels.Selector, noun string, addresses int, seen, drain []*Pod) metav1.Condition {
 	kind := v1alpha1.ConditionServing
+	was := b.said(s, kind)
 	switch {
+	case was != nil && slices.Contains([]string{serving, noEndpoint, notServed}, was.Reason) && unheard(s, seen[len(seen)-addresses:], drain):
+		return *was // a controller that has just begun knows less than what was found before
 	case len(drain) == len(seen):
 		return b.condition(kind, false, draining, fmt.Sprintf("all %d %s drain, so that requests are answered 503: take drain out of %s", len(seen), noun, b.drainedBy(selector, drain)))
 	case len(drain) > 0:

@@ -92,6 +92,11 @@ func TestServing(t *testing.T) {
 		if got.Status != want || got.Reason != reason || !strings.Contains(got.Message, says) {
 			t.Errorf("%s: got %s, %s: %s; want %s, %s with %q", what, got.Status, got.Reason, got.Message, want, reason, says)
 		}
+		for _, one := range plan.Status.Schedulers {
+			if own := meta.FindStatusCondition(one.Conditions, v1alpha1.ConditionServing); ctx.PodsUnread == "" && own.Status != metav1.ConditionTrue {
+				t.Errorf("%s: scheduler %q: got Serving %s, %s, want what is of its endpoints alone", what, one.Name, own.Status, own.Reason)
+			}
+		}
 		if what != outgoes && ready.Status == metav1.ConditionFalse && got.Status != metav1.ConditionFalse {
 			t.Errorf("%s: Ready is False (%s), and Serving %s", what, ready.Message, got.Status)
 		}

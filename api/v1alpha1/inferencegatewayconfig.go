@@ -400,8 +400,8 @@ const (
 	// ConditionGlobalRouting: the gateway can serve as a member of a global gateway; its reason is then Ready. It is there only
 	// where a global gateway has the gateway as a member.
 	ConditionGlobalRouting = "GlobalRouting"
-	// ConditionServing is Sluice's own: every model has an endpoint that answers. Ready says what the reference's says, which
-	// is true of a selector that matches nothing.
+	// ConditionServing is Sluice's own: every model has an endpoint that answers, and requests reach it. Ready says what the
+	// reference's says, which is true of a selector that matches nothing. A scheduler's is of its endpoints alone.
 	ConditionServing = "Serving"
 	// ConditionMetricsRead is Sluice's own: the metrics that routing goes by are there.
 	ConditionMetricsRead = "MetricsRead"
@@ -448,7 +448,8 @@ type SchedulerStatus struct {
 	// Name is the scheduler's name.
 	// +required
 	Name string `json:"name"`
-	// Conditions are what holds for this scheduler alone.
+	// Conditions are what holds for this scheduler alone: Accepted, Serving, which is of its endpoints and not of what is on
+	// the way to them, and MetricsRead.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
