@@ -179,7 +179,7 @@ func TestState(t *testing.T) {
 		t.Errorf("got %+v, want the pool and a prediction that is not measured", p)
 	}
 	ready := map[string]any{"name": "10.0.0.0:8000", "host": "10.0.0.0:8000", "engine": "vllm", "kind": "vllm H100", "state": "ready", "why": "", "running": 0.,
-		"waiting": 0., "inFlight": 0., "kvUse": .25, "cached": .4, "errors": 0., "slower": 0., "events": nil, "resident": []any{}, "waitingForSlot": []any{}, "loading": 0.}
+		"pod": "", "waiting": 0., "inFlight": 0., "kvUse": .25, "cached": .4, "errors": 0., "slower": 0., "events": nil, "resident": []any{}, "waitingForSlot": []any{}, "loading": 0.}
 	delete(p.Endpoints[0], "ttft")
 	if diff := cmp.Diff(ready, p.Endpoints[0]); diff != "" {
 		t.Errorf("the ready endpoint: (-want +got)\n%s", diff)

@@ -60,8 +60,10 @@ type kindState struct {
 }
 
 type endpointTile struct {
-	Name   string `json:"name"`
-	Host   string `json:"host"`
+	Name string `json:"name"`
+	Host string `json:"host"`
+	// Pod is the pod's name, empty where it is no pod.
+	Pod    string `json:"pod"`
 	Engine string `json:"engine"`
 	Kind   string `json:"kind"`
 	State  string `json:"state"`
@@ -136,7 +138,7 @@ func (s *Side) statusOf(p *fleet.Pool, now time.Duration, records []*route.Recor
 			share = math.NaN()
 		}
 		out.Kinds = countKind(out.Kinds, e)
-		t := endpointTile{Name: e.Endpoint.Name, Host: e.Endpoint.Host, Engine: e.Engine, Kind: e.Kind, State: e.State, Why: e.Why,
+		t := endpointTile{Name: e.Endpoint.Name, Host: e.Endpoint.Host, Pod: e.Endpoint.Pod, Engine: e.Engine, Kind: e.Kind, State: e.State, Why: e.Why,
 			Running: figure(e.Reading.Running), Waiting: figure(e.Reading.Waiting), InFlight: e.InFlight, KVUse: figure(e.Reading.KVUse),
 			Cached: figure(share), TTFT: figure(predicted[i]), Errors: figure(e.Errors), Slower: figure(e.Slower)}
 		if s.Events != nil {

@@ -341,30 +341,29 @@ func (c *Cluster) byProxy(ctx context.Context, pod *corev1.Pod, path string, que
 	return answer(ctx, r)
 }
 
-// PodNames are the names of a namespace's pods by their addresses.
-func (c *Cluster) PodNames(ctx context.Context) (map[string]string, error) {
-	var pods corev1.PodList
-	if err := c.read(ctx, &pods, nil, pathTo(pathCore, c.Namespace, "pods")...); err != nil {
-		return nil, fmt.Errorf("cannot list pods in namespace %q: %w", c.Namespace, err)
+// Config is an InferenceGatewayConfig by its namespace and name.
+type Config struct{ Namespace, Name string }
+
+// Configs are the namespace's InferenceGatewayConfigs, or those of all namespaces.
+func (c *Cluster) Configs(ctx context.Context, all bool) ([]Config, error) {
+	namespace, where := c.Namespace, fmt.Sprintf("in namespace %q", c.Namespace)
+	if all {
+		namespace, where = "", "in all namespaces"
 	}
-	names := make(map[string]string)
-	for i := range pods.Items {
-		for _, ip := range pods.Items[i].Status.PodIPs {
-			names[ip.IP] = pods.Items[i].Name
-		}
+	var list v1alpha1.InferenceGatewayConfigList
+	if err := c.read(ctx, &list, nil, pathTo(pathIGWC, namespace, "inferencegatewayconfigs")...); err != nil {
+		return nil, fmt.Errorf("cannot list InferenceGatewayConfigs %s: %w", where, err)
 	}
-	return names, nil
+	var out []Config
+	for i := range list.Items {
+		out = append(out, Config{list.Items[i].Namespace, list.Items[i].Name})
+	}
+	return out, nil
 }
 
-// Configs are the names of the namespace's InferenceGatewayConfigs.
-func (c *Cluster) Configs(ctx context.Context) ([]string, error) {
-	var list v1alpha1.InferenceGatewayConfigList
-	if err := c.read(ctx, &list, nil, pathTo(pathIGWC, c.Namespace, "inferencegatewayconfigs")...); err != nil {
-		return nil, fmt.Errorf("cannot list InferenceGatewayConfigs in namespace %q: %w", c.Namespace, err)
-	}
-	var names []string
-	for i := range list.Items {
-		names = append(names, list.Items[i].Name)
-	}
-	return names, nil
+// In is the same cluster, where commands are about another namespace.
+func (c *Cluster) In(namespace string) *Cluster {
+	other := *c
+	other.Namespace = namespace
+	return &other
 }

@@ -59,6 +59,7 @@ func TestPluginSaysWhatIsMissing(t *testing.T) {
 	}
 	f("--kubeconfig", "doctor")
 	f("--kubeconfig", "top")
+	f("not both", "top", "gateway", "-A")
 	f("one name", "explain")
 	f("`kubectl sluice top --help` lists the flags", "top", "--all")
 	f("-f FILE", "check", "gateway.yaml")
@@ -99,34 +100,20 @@ func TestRows(t *testing.T) {
 	var pools []poolRows
 	for _, p := range []poolRows{
 		{Name: "empty"}, {Name: "llama"},
-		{Name: "empty"}, {Name: "llama", Endpoints: []endpointRow{{Name: "10.0.0.1:80", Host: "10.0.0.1:80", State: "not ready", Why: "refused"}, {Name: "10.0.0.2:80", State: "ready"}}},
+		{Name: "empty"}, {Name: "llama", Endpoints: []endpointRow{{Name: "10.0.0.1:80", Pod: "llama-0", State: "not ready", Why: "refused"}, {Name: "10.0.0.2:80", State: "ready"}}},
 	} {
 		pools = addRows(pools, &p, at)
 	}
 	var got []string
 	for _, p := range pools {
-		for _, row := range p.rows("gw", map[string]string{"10.0.0.1": "llama-0"}) {
+		for _, row := range p.rows([]string{"models", "gw"}) {
 			got = append(got, strings.Join(row, " "))
 		}
 	}
-	want := []string{"gw empty - - - - - - - - no endpoint", "gw llama llama-0 10.0.0.1:80 - - - - 0 - not ready: refused", "gw llama - 10.0.0.2:80 - - - - 0 - ready"}
+	want := []string{"models gw empty - - - - - - - - no endpoint", "models gw llama llama-0 10.0.0.1:80 - - - - 0 - not ready: refused", "models gw llama - 10.0.0.2:80 - - - - 0 - ready"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-}
-
-func TestPodOf(t *testing.T) {
-	names := map[string]string{"10.1.2.3": "llama-0", "fd00::1": "llama-1"}
-	f := func(name, host, want string) {
-		t.Helper()
-		if got := podOf(names, name, host); got != want {
-			t.Errorf("%s at %s: got %s, want %s", name, host, got, want)
-		}
-	}
-	f("10.1.2.3:8000", "10.1.2.3:8000", "llama-0")
-	f("[fd00::1]:8000", "", "llama-1")
-	f("llama-0:8000", "10.1.2.3:8000", "llama-0")
-	f("10.1.2.4:8000", "10.1.2.4", "-")
 }
 
 // TestWriteTried: each object has its line, which says who it is and where it stands, and faults are counted in words.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -130,38 +129,49 @@ func refused(ctx context.Context, c *kube.Cluster, what string, r refusals) erro
 }
 
 func kubectlTopCommand(o *clusterOptions) *cobra.Command {
-	return &cobra.Command{
+	var all bool
+	cmd := &cobra.Command{
 		Use:   "top [CONFIG | POD]",
 		Short: "Show each endpoint, and how busy it is",
-		Long: `Top asks the pickers of an InferenceGatewayConfig, or of all in the namespace, what they know of each endpoint, by POD and by address: RUNNING and WAITING
+		Long: `Top asks the pickers of an InferenceGatewayConfig, or of all in the namespace or the cluster, what they know of each endpoint, by POD and by address: RUNNING and WAITING
 requests and KV use as the engine says them, HITS, the share of prompt tokens that it took from its cache in the last two minutes, IN FLIGHT, the
 requests sent there by all pickers together, TTFT, the time to first token that is expected there for a typical request, and its STATE, with the reason where it is not
 ready. A pool without an endpoint has a line, too.`,
 		Example: `  kubectl sluice top
-  kubectl sluice top gateway -n inference`,
+  kubectl sluice top gateway -n inference
+  kubectl sluice top -A`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if all && len(args) > 0 {
+				return errors.New("top takes a name, or -A for all there are, not both")
+			}
 			c, err := o.open()
 			if err != nil {
 				return err
 			}
+			gateways := []kube.Config{{Namespace: c.Namespace, Name: strings.Join(args, "")}}
 			if len(args) == 0 {
-				if args, err = c.Configs(cmd.Context()); err != nil {
+				if gateways, err = c.Configs(cmd.Context(), all); err != nil {
 					return err
 				}
 			}
-			if len(args) == 0 {
-				return fmt.Errorf("no InferenceGatewayConfig is in namespace %q: -n names another one", c.Namespace)
+			switch {
+			case len(gateways) == 0 && all:
+				return errors.New("no InferenceGatewayConfig is in any namespace")
+			case len(gateways) == 0:
+				return fmt.Errorf("no InferenceGatewayConfig is in namespace %q: -n names another one, and -A means all", c.Namespace)
 			}
-			return top(cmd.Context(), c, args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return top(cmd.Context(), c, gateways, all, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
+	cmd.Flags().BoolVarP(&all, "all-namespaces", "A", false, "show those of all namespaces")
+	return cmd
 }
 
 // endpointRow is what is shown of an endpoint.
 type endpointRow struct {
 	Name     string   `json:"name"`
-	Host     string   `json:"host"`
+	Pod      string   `json:"pod"`
 	State    string   `json:"state"`
 	Why      string   `json:"why"`
 	Running  *float64 `json:"running"`
@@ -179,25 +189,28 @@ type poolRows struct {
 	Endpoints []endpointRow `json:"endpoints"`
 }
 
-// top prints a table for all the gateways' endpoints.
-func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io.Writer) error {
-	names, err := c.PodNames(ctx)
-	if err != nil {
-		return err
-	}
+// top prints a table for all the gateways' endpoints, with their namespaces where they are of all.
+func top(ctx context.Context, c *kube.Cluster, gateways []kube.Config, all bool, out, errOut io.Writer) error {
 	rows := [][]string{{"GATEWAY", "POOL", "POD", "ENDPOINT", "RUNNING", "WAITING", "KV USE", "HITS", "IN FLIGHT", "TTFT", "STATE"}}
+	if all {
+		rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
+	}
 	var faults []error
 	for _, gateway := range gateways {
-		pools, err := endpointsOf(ctx, c, gateway, errOut)
+		pools, err := endpointsOf(ctx, c.In(gateway.Namespace), gateway.Name, errOut)
 		if err != nil {
 			faults = append(faults, err)
 			continue
 		}
 		if len(pools) == 0 {
-			faults = append(faults, fmt.Errorf("no scheduler of %q is at work: kubectl sluice doctor says why", gateway))
+			faults = append(faults, fmt.Errorf("no scheduler of %q in namespace %q is at work: kubectl sluice doctor says why", gateway.Name, gateway.Namespace))
+		}
+		who := []string{gateway.Name}
+		if all {
+			who = []string{gateway.Namespace, gateway.Name}
 		}
 		for _, p := range pools {
-			rows = append(rows, p.rows(gateway, names)...)
+			rows = append(rows, p.rows(who)...)
 		}
 	}
 	if len(rows) > 1 {
@@ -210,10 +223,10 @@ func top(ctx context.Context, c *kube.Cluster, gateways []string, out, errOut io
 	return errors.Join(faults...)
 }
 
-// rows are the lines for a pool: one for each endpoint, or that it has none.
-func (p *poolRows) rows(gateway string, names map[string]string) [][]string {
+// rows are the lines for a pool, which begin with its gateway: one for each endpoint, or that it has none.
+func (p *poolRows) rows(gateway []string) [][]string {
 	if len(p.Endpoints) == 0 {
-		return [][]string{{gateway, p.Name, "-", "-", "-", "-", "-", "-", "-", "-", "no endpoint"}}
+		return [][]string{append(slices.Clone(gateway), p.Name, "-", "-", "-", "-", "-", "-", "-", "-", "no endpoint")}
 	}
 	var rows [][]string
 	for _, e := range p.Endpoints {
@@ -221,8 +234,8 @@ func (p *poolRows) rows(gateway string, names map[string]string) [][]string {
 		if e.Why != "" {
 			state += ": " + e.Why
 		}
-		rows = append(rows, []string{gateway, p.Name, podOf(names, e.Name, e.Host), e.Name, shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
-			shown("%.0f %%", e.KVUse, 100), shown("%.0f %%", e.Cached, 100), strconv.Itoa(e.InFlight), shown("%.0f ms", e.TTFT, 1), state})
+		rows = append(rows, append(slices.Clone(gateway), p.Name, cmp.Or(e.Pod, "-"), e.Name, shown("%.0f", e.Running, 1), shown("%.0f", e.Waiting, 1),
+			shown("%.0f %%", e.KVUse, 100), shown("%.0f %%", e.Cached, 100), strconv.Itoa(e.InFlight), shown("%.0f ms", e.TTFT, 1), state))
 	}
 	return rows
 }
@@ -289,19 +302,6 @@ func addRows(pools []poolRows, p *poolRows, at map[[2]string]*endpointRow) []poo
 		return pools
 	}
 	return append(pools, fresh)
-}
-
-// podOf is the name of the pod with an endpoint's address, - where there is none.
-func podOf(names map[string]string, name, host string) string {
-	for _, address := range []string{host, name} {
-		if h, _, err := net.SplitHostPort(address); err == nil {
-			address = h
-		}
-		if pod := names[address]; pod != "" {
-			return pod
-		}
-	}
-	return "-"
 }
 
 // shown is a figure times something, - where it is not known.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -211,7 +212,8 @@ func TestRequestsOutliveChangesOfPods(t *testing.T) {
 	t.Logf("%d requests", served.Load())
 }
 
-// What a controller reads of pods: their names, whether their metrics were read, and what they list.
+// What a controller reads of pods: their names, whether their metrics were read, and what they list. The console's state, which
+// kubectl sluice top shows, has the names, too.
 func TestFleetNamesPods(t *testing.T) {
 	pods, port := startPods(t, 1)
 	s := podGateway(t, port)
@@ -249,6 +251,18 @@ func TestFleetNamesPods(t *testing.T) {
 		return e.MetricsRead != nil && *e.MetricsRead && len(e.Models) == 1 && e.Models[0] == "m" && len(e.MissingMetrics) > 0 &&
 			lost.MetricsRead != nil && !*lost.MetricsRead && lost.Models == nil
 	})
+	_, text := get(admin.URL + "/console/state")
+	var state struct{ Sides []struct{ Pools []poolRows } }
+	if err := json.Unmarshal([]byte(text), &state); err != nil {
+		t.Fatalf("got %s, %v", text, err)
+	}
+	var names []string
+	for _, e := range state.Sides[0].Pools[0].Endpoints {
+		names = append(names, e.Pod)
+	}
+	if diff := cmp.Diff([]string{"m-0", "m-gone"}, names); diff != "" {
+		t.Errorf("the console: -want +got:\n%s", diff)
+	}
 }
 
 const nowhere = `apiVersion: v1

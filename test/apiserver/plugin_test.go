@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -202,6 +203,14 @@ func TestPickers(t *testing.T) {
 	f("lonely", "there is none yet")
 	f("igwc/lonely", "there is none yet")
 	f("pod/nobody", "not found")
+	for where, all := range map[*kube.Cluster]bool{c: false, c.In("kube-system"): true} {
+		if list, err := where.Configs(t.Context(), all); err != nil || !slices.Contains(list, kube.Config{Namespace: "default", Name: "lonely"}) {
+			t.Errorf("of all namespaces %t: got %v, %v", all, list, err)
+		}
+	}
+	if list, err := c.In("kube-system").Configs(t.Context(), false); err != nil || len(list) > 0 {
+		t.Errorf("got %v, %v, of a namespace that has none", list, err)
+	}
 	f("service/lonely", "is the name of an InferenceGatewayConfig or of a picker's pod")
 }
 
