@@ -126,24 +126,20 @@ func Ours(annotation string) bool {
 	return group == "sluice.dev" || strings.HasSuffix(group, ".sluice.dev")
 }
 
-// CheckAnnotation says what is wrong with one of Ours at a pod that serves, and what would be right; empty where nothing is.
-func CheckAnnotation(annotation, value string) string {
+// Annotation is what one of Ours at a pod that serves comes to: whether the pod gets nothing new, and what is wrong with it and would
+// be right, empty where nothing is.
+func Annotation(annotation, value string) (drains bool, fault string) {
 	if annotation != AnnotationEndpoint {
-		return fmt.Sprintf("is not read: write %s, with %s", AnnotationEndpoint, endpointFields)
+		return false, fmt.Sprintf("is not read: write %s, with %s", AnnotationEndpoint, endpointFields)
 	}
 	if value == "" {
-		return ""
+		return false, ""
 	}
-	if s := readSaying(value); s.fault != "" {
-		return fmt.Sprintf("is not used: %s: it is an object with %s", s.fault, endpointFields)
-	}
-	return ""
-}
-
-// Drains reports whether a pod with this value of AnnotationEndpoint gets nothing new.
-func Drains(value string) bool {
 	s := readSaying(value)
-	return s.fault == "" && s.list.Spec.Endpoints[0].Drain
+	if s.fault != "" {
+		return false, fmt.Sprintf("is not used: %s: it is an object with %s", s.fault, endpointFields)
+	}
+	return s.list.Spec.Endpoints[0].Drain, ""
 }
 
 // endpointFields are what AnnotationEndpoint may have.

@@ -247,8 +247,8 @@ func BenchmarkWith(b *testing.B) {
 	}
 }
 
-// Annotations of ours are told by their prefix; what is wrong with one is said with what would be right.
-func TestCheckAnnotation(t *testing.T) {
+// Annotations of ours are told by their prefix; what is wrong with one is said with what would be right, and such a one drains nothing.
+func TestAnnotation(t *testing.T) {
 	f := func(key, value string, ours bool, want ...string) {
 		t.Helper()
 		if got := Ours(key); got != ours {
@@ -256,7 +256,11 @@ func TestCheckAnnotation(t *testing.T) {
 		}
 		got := ""
 		if ours {
-			got = CheckAnnotation(key, value)
+			var drains bool
+			drains, got = Annotation(key, value)
+			if want := value == "{drain: true}"; drains != want {
+				t.Errorf("%s %q: got drains %t, want %t", key, value, drains, want)
+			}
 		}
 		for _, w := range want {
 			if !strings.Contains(got, w) {
@@ -269,6 +273,9 @@ func TestCheckAnnotation(t *testing.T) {
 	}
 	f(AnnotationEndpoint, "{kvEvents: {}}", true)
 	f(AnnotationEndpoint, "", true)
+	f(AnnotationEndpoint, "{drain: true}", true)
+	f(AnnotationEndpoint, "{drain: false}", true)
+	f(AnnotationEndpoint, "{drain: true, ranks: -1}", true, "is not used: ranks")
 	f(AnnotationEndpoint, "{kvEvent: {}}", true, "is not used: ", `unknown field "kvEvent"`, "kvEvents, ranks and firstRank")
 	f(AnnotationEndpoint, "{ranks: -1}", true, "is not used: ranks: Invalid value: -1")
 	f(AnnotationEndpoint, "yes", true, "must be an object, such as {kvEvents: {}}, not")

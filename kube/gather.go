@@ -158,24 +158,48 @@ func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayC
 		return nil
 	}
 	facts := t.asker.facts(client.ObjectKeyFromObject(gateway))
-	drains := map[string]bool{"": false} // by annotation: many pods have the same
+	heard := make(map[saying]*said)
 	pods := slices.DeleteFunc(list.Items, func(pod corev1.Pod) bool {
 		return isEnded(&pod) || pod.Labels[translate.LabelManagedBy] == translate.ManagedBy
 	})
 	for i := range pods {
 		pod := &pods[i]
-		says := pod.Annotations[config.AnnotationEndpoint]
-		if _, known := drains[says]; !known {
-			drains[says] = config.Drains(says)
-		}
-		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil, Drain: drains[says]}
+		p := translate.Pod{Name: pod.Name, Labels: pod.Labels, Ready: podReady(pod), Terminating: pod.DeletionTimestamp != nil, Drain: hear(heard, pod)}
 		if f, ok := facts[pod.Name]; ok && f.uid == pod.UID {
 			p.Tried = triedOf(f)
 		}
 		c.Pods = append(c.Pods, p)
 	}
-	c.Misheard = misheard(gateway, pods)
+	c.Misheard = misheard(gateway, heard)
 	return err
+}
+
+// saying is an annotation of ours, and said what it comes to and which pods have it: many have the same.
+type (
+	saying struct{ key, value string }
+	said   struct {
+		drains bool
+		fault  string
+		pods   []*corev1.Pod
+	}
+)
+
+// hear takes in a pod's annotations, each that is new read once, and reports whether it drains by them.
+func hear(heard map[saying]*said, pod *corev1.Pod) (drains bool) {
+	for key, value := range pod.Annotations {
+		if !config.Ours(key) {
+			continue
+		}
+		s := heard[saying{key, value}]
+		if s == nil {
+			s = new(said)
+			s.drains, s.fault = config.Annotation(key, value)
+			heard[saying{key, value}] = s
+		}
+		s.pods = append(s.pods, pod)
+		drains = drains || s.drains
+	}
+	return drains
 }
 
 // Bounds of what is said of annotations: that many different ones, with so many letters of a value and of what is wrong with it.
@@ -186,24 +210,13 @@ const (
 )
 
 // misheard says which annotations of ours can't be used, of those pods that schedulers select: once for all that have the same.
-func misheard(gateway *v1alpha1.InferenceGatewayConfig, pods []corev1.Pod) []string {
-	type saying struct{ key, value string }
-	by := make(map[saying][]*corev1.Pod)
-	for i := range pods {
-		pod := &pods[i]
-		for key, value := range pod.Annotations {
-			if config.Ours(key) {
-				by[saying{key, value}] = append(by[saying{key, value}], pod)
-			}
-		}
-	}
+func misheard(gateway *v1alpha1.InferenceGatewayConfig, heard map[saying]*said) []string {
 	var list []string
-	for said, pods := range by {
-		fault := config.CheckAnnotation(said.key, said.value)
-		if fault == "" {
+	for a, s := range heard {
+		if s.fault == "" {
 			continue
 		}
-		names := selected(gateway, pods)
+		names := selected(gateway, s.pods)
 		if len(names) == 0 {
 			continue
 		}
@@ -211,7 +224,7 @@ func misheard(gateway *v1alpha1.InferenceGatewayConfig, pods []corev1.Pod) []str
 		if more := len(names) - 1; more > 0 {
 			who += fmt.Sprintf(" and %d more", more)
 		}
-		list = append(list, fmt.Sprintf("%s: the annotation %s: %s %s", who, said.key, shortened(said.value, misheardValue), shortened(fault, misheardFault)))
+		list = append(list, fmt.Sprintf("%s: the annotation %s: %s %s", who, a.key, shortened(a.value, misheardValue), shortened(s.fault, misheardFault)))
 	}
 	slices.Sort(list)
 	if more := len(list) - misheardMost; more > 0 {
