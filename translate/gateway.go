@@ -142,7 +142,7 @@ func (b *builder) routes() {
 		health.Matches = append(health.Matches, gatewayv1.HTTPRouteMatch{Path: &gatewayv1.HTTPPathMatch{Type: &exact, Value: &path}})
 	}
 	b.route(healthOf(b.config.Name), "", health)
-	if b.selects() || b.idle() { // requests must not end at an Envoy that has no route
+	if b.catches() {
 		rule := gatewayv1.HTTPRouteRule{Matches: []gatewayv1.HTTPRouteMatch{{Path: under("/")}}}
 		if d := b.config.Spec.BBR.DefaultBackend; d != nil && b.selects() {
 			rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
@@ -248,7 +248,7 @@ func (b *builder) asking() {
 		if b.idle() && b.topology == v1alpha1.TopologySplit {
 			return // there is no picker
 		}
-		if b.selects() || b.idle() {
+		if b.catches() {
 			targets = append(targets, name)
 		}
 		for _, s := range b.served() {

@@ -163,6 +163,9 @@ func (b *builder) served() []*v1alpha1.Scheduler {
 // idle reports whether no scheduler is planned, so that nobody serves.
 func (b *builder) idle() bool { return len(b.served()) == 0 }
 
+// catches reports whether there is a route for whatever no scheduler's own has: requests must not end at an Envoy that has no route.
+func (b *builder) catches() bool { return b.selects() || b.idle() }
+
 // owner is the configuration's full name.
 func (b *builder) owner() string { return b.config.Namespace + "/" + b.config.Name }
 
