@@ -9,7 +9,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 bin=$("$here/build.sh" kubectl helm)
 source=$(module envoy-gateway github.com/envoyproxy/gateway)/charts/gateway-helm
-image=$registry/envoy-gateway:1.9.1
+image=$("$here/images.sh" --name envoy-gateway)
 
 # chart makes the one that Envoy Gateway releases, from its template in the module: only the image's name is open there.
 chart() {

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # usage: images.sh [IMAGE…]
+#        images.sh --name IMAGE
 #
 # Makes the images of a cluster from files of this machine, all of them or those named, and prints the paths of their
 # archives. Those of programs that build.sh builds, and Envoy's, are kept in the user's cache; the gateway's and the
 # engine's are made anew each time. SLUICE_E2E_BINARY names the gateway, built without cgo; SLUICE_E2E_TAG is the tag of its
-# image and of the engine's.
+# image and of the engine's. With --name it makes nothing, and prints what an image is called.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 root=$(cd "$here/../.." && pwd)
@@ -62,8 +63,13 @@ files() {
 	esac
 }
 
-bin=$("$here/build.sh" image)
 envoy=-
+if [[ ${1:-} == --name ]]; then
+	bin=-
+	called "$2" "$(images | awk -v n="$2" '$1 == n { print $2 }')"
+	exit
+fi
+bin=$("$here/build.sh" image)
 wanted=("$@")
 if [[ $# == 0 || " $* " == *" envoy "* ]]; then envoy=$("$here/envoy.sh"); fi
 if [[ $# == 0 ]]; then mapfile -t wanted < <(images | awk '{ print $1 }'); fi

@@ -9,7 +9,7 @@ cat <<-END
 
 	A Kubernetes runs, with a node and nothing of the gateway in it:
 	$(inside "$("$here/build.sh" kubectl)/kubectl" get nodes --no-headers -o custom-columns='N:.metadata.name,V:.status.nodeInfo.kubeletVersion' | sed 's/^/  /')
-	Images its node has, beside others: $registry/sluice:$(cat "$state/tag"), $registry/envoy:1.40.0, $registry/envoy-gateway:1.9.1
+	Images its node has, beside others: $registry/sluice:$(cat "$state/tag"), $("$here/images.sh" --name envoy), $("$here/images.sh" --name envoy-gateway)
 
 	  ${at}test/cluster/inside.sh kubectl get pods -A   # any command, inside: in this folder, with kubectl, helm and KUBECONFIG
 	  ${at}test/cluster/inside.sh bash                  # a shell
