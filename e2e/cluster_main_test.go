@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -96,7 +97,28 @@ func runInCluster(m *testing.M) (code int, err error) {
 	if err := shared.connect(); err != nil {
 		return 1, fmt.Errorf("cannot reach the cluster: %w", err)
 	}
-	return m.Run(), nil
+	code = m.Run()
+	if code != 0 {
+		shared.report(os.Stderr)
+	}
+	return code, nil
+}
+
+// report writes how the programs of the cluster have ended, where they have: what fails then may fail for that.
+func (c *cluster) report(w io.Writer) {
+	logs, _ := filepath.Glob(filepath.Join(c.state, "log", "*.log"))
+	for _, path := range logs {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			fmt.Fprintln(w, "e2e:", err)
+		}
+		lines := strings.Split(string(text), "\n")
+		for i, line := range lines {
+			if strings.HasPrefix(line, "keep.sh: ") {
+				fmt.Fprintf(w, "e2e: %s: %s, after\n%s\n", filepath.Base(path), line, strings.Join(lines[max(i-5, 0):i], "\n"))
+			}
+		}
+	}
 }
 
 // clusterState is the folder that the scripts would choose, too; they are told.

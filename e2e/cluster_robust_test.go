@@ -212,8 +212,8 @@ func (p *place) waitVersion(tag string, envoys int) {
 	p.waitServing(p.name)
 }
 
-// TestAPIServerAwayUnderLoad: the API server answers nobody for a minute. No request is lost, then and when it is back, and
-// a model server that comes after is found.
+// TestAPIServerAwayUnderLoad: the API server ends without a word and is started anew, then answers nobody for a minute. No
+// request is lost, then and when it is back, and a model server that comes after is found.
 func TestAPIServerAwayUnderLoad(t *testing.T) {
 	p, l := loaded(t)
 	control := func(verb string) {
@@ -221,6 +221,17 @@ func TestAPIServerAwayUnderLoad(t *testing.T) {
 			t.Errorf("cannot %s the API server: %v: %s", verb, err, out)
 		}
 	}
+	l.during("the API server is killed", func() {
+		control("kill")
+		until(t, "an API server", time.Minute, func() string {
+			out, err := shared.kubectl(t.Context(), "", "get", "--raw", "/readyz")
+			if err != nil {
+				return out
+			}
+			return ""
+		})
+		pass(t, 5*time.Second)
+	})
 	l.during("a minute without an API server", func() {
 		control("pause")
 		t.Cleanup(func() { control("continue") }) // however this ends

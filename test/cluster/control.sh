@@ -1,20 +1,25 @@
 #!/usr/bin/env bash
-# usage: control.sh [pause | continue]
+# usage: control.sh [pause | continue | kill]
 #
 # Starts a control plane (etcd, kube-apiserver, kube-controller-manager, kube-scheduler) in network, mount, process and
 # host name namespaces of its own, which have no way out. Needs root. down.sh ends it; inside.sh runs a command in it.
-# pause keeps the API server of the one that runs from doing anything, so that who asks it waits; continue lets it go on.
+# pause keeps the API server of the one that runs from doing anything, so that who asks it waits; continue lets it go on;
+# kill ends it without a word, after which it is started anew.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 case ${1:-} in
 "") ;;
-pause | continue)
+pause | continue | kill)
 	runs || fail "$1 the API server" "no cluster runs: test/cluster/control.sh starts one"
-	declare -A signals=([pause]=STOP [continue]=CONT)
-	kill -"${signals[$1]}" "$(program apiserver)"
+	# What brought it inside stops when it does, and goes on only when told to itself: otherwise it would wait for what has ended.
+	case $1 in
+	pause) kill -STOP -- "-$(cat "$state/pid/apiserver")" ;;
+	continue) resume apiserver ;;
+	kill) kill -KILL "$(program apiserver)" ;;
+	esac
 	exit
 	;;
-*) fail "do $1" "pause or continue, it is" ;;
+*) fail "do $1" "pause, continue or kill, it is" ;;
 esac
 "$here/needs.sh" control
 bin=$("$here/build.sh" etcd kube-apiserver kubectl kube-controller-manager kube-scheduler pause)

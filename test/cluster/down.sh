@@ -3,6 +3,9 @@
 # for logs.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+for file in "$state"/pid/*; do # a paused one holds up the others' end
+	[[ ! -f $file ]] || resume "$(basename "$file")"
+done
 for file in holder parent; do
 	[[ -f $state/$file ]] || continue
 	pid=$(cat "$state/$file")

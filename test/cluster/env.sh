@@ -19,20 +19,39 @@ inside() { nsenter -t "$(cat "$state/holder")" -n -m -p -u "$@"; }
 ours() { grep -qzxF "SLUICE_CLUSTER=$state" "/proc/$1/environ" 2>/dev/null; }
 # runs tells whether the cluster does.
 runs() { [[ -f $state/holder ]] && ours "$(cat "$state/holder")"; }
-# start leaves a program running inside, with its log in state/log.
+# start keeps a program running inside, with its log in state/log, in a session of its own, so that no signal to those
+# who started it reaches it.
 start() {
 	local name=$1
 	shift
-	inside "$@" </dev/null >>"$state/log/$name.log" 2>&1 &
+	SLUICE_CLUSTER=$state setsid "$here/keep.sh" "$@" </dev/null >>"$state/log/$name.log" 2>&1 &
 	echo $! >"$state/pid/$name"
 	disown
 }
-# program is the process of what start left running, below those that brought it inside.
+# program is the process that start keeps running, below those that brought it inside.
 program() {
 	local pid
 	pid=$(cat "$state/pid/$1")
 	while [[ $(cat "/proc/$pid/comm") == @(bash|nsenter) ]]; do pid=$(pgrep -P "$pid"); done
 	echo "$pid"
+}
+# resume has what start keeps running, and what brought it inside, go on, if it is paused.
+resume() {
+	local session
+	session=$(cat "$state/pid/$1")
+	going() {
+		kill -CONT -- "-$session"
+		[[ $(ps -o stat= -s "$session") != *T* ]]
+	}
+	! ours "$session" || until_true "let $1 go on" 10 going
+}
+# stop ends what start keeps running, and waits until it has ended.
+stop() {
+	local pid
+	pid=$(program "$1")
+	kill "$(cat "$state/pid/$1")" "$pid"
+	gone() { ! kill -0 "$pid" 2>/dev/null; }
+	until_true "end $1" 30 gone
 }
 # until_true tries a command, ten times a second, for so many seconds.
 until_true() {

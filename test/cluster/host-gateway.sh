@@ -30,7 +30,7 @@ END
 inside "$bin/kubectl" create namespace envoy-gateway-system >/dev/null
 # It looks for its certificates in /certs and nowhere else: it gets a root of its own, which has that folder, too.
 start envoy-gateway env ENVOY_GATEWAY_NAMESPACE=envoy-gateway-system unshare -m sh -ec "
-	mkdir $sockets/root; mount -t tmpfs tmpfs $sockets/root
+	mkdir -p $sockets/root; mount -t tmpfs tmpfs $sockets/root
 	for folder in /*; do [ ! -d \$folder ] || { mkdir $sockets/root\$folder; mount --rbind \$folder $sockets/root\$folder; }; done
 	cp -r $home/config/certs/envoy-gateway $sockets/root/certs
 	exec chroot $sockets/root $bin/envoy-gateway server --config-path $home/envoy-gateway.yaml"

@@ -126,15 +126,10 @@ start_kubelet() {
 	start proxy env PATH="$tools" "$bin/kube-proxy" --config "$state/proxy.yaml" -v=2
 }
 
-# end_programs ends what the two start, and waits until it has.
+# end_programs ends what the two start.
 end_programs() {
-	local name pid
-	for name in kubelet proxy containerd; do
-		pid=$(program "$name")
-		kill "$pid"
-		gone() { ! kill -0 "$pid" 2>/dev/null; }
-		until_true "end $name" 30 gone
-	done
+	local name
+	for name in kubelet proxy containerd; do stop "$name"; done
 }
 
 # end_pods kills all that runs in pods, and what watches over it, and forgets where they were.
