@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -234,7 +235,7 @@ func adminPort(pod *corev1.Pod) int32 {
 func (c *Cluster) Ask(ctx context.Context, p Picker, path string, query url.Values) ([]byte, error) {
 	trouble, runs := "", true
 	if p.pod != nil {
-		trouble, runs = containerTrouble(p.pod)
+		trouble, runs = containerTrouble(c.withBegin(ctx, p.pod))
 	}
 	if !runs {
 		return nil, fmt.Errorf("cannot ask picker %q in namespace %q: %s", p.Name, p.Namespace, trouble)
@@ -312,11 +313,45 @@ func lastLine(message string) string {
 	lines := strings.Split(strings.TrimSpace(message), "\n")
 	line := lines[len(lines)-1]
 	for _, l := range lines {
-		if slices.ContainsFunc([]string{"sluice:", "panic:", "fatal error:"}, func(begin string) bool { return strings.HasPrefix(l, begin) }) {
+		if saysWhy(l) {
 			line = l
 		}
 	}
 	return shortened(line, lastLetters)
+}
+
+// saysWhy reports whether a line says why a program of ours ended.
+func saysWhy(line string) bool {
+	return slices.ContainsFunc([]string{"sluice:", "panic:", "fatal error:"}, func(begin string) bool { return strings.HasPrefix(line, begin) })
+}
+
+// stackLine is a line of a stack as Go prints it.
+var stackLine = regexp.MustCompile(`(?m)^\t\S+\.go:\d+( |$)`)
+
+// withBegin is a pod whose container's last words are whole: of a panic with a long stack a kubelet keeps the end alone, and the log
+// still has what it begins with.
+func (c *Cluster) withBegin(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
+	pod = pod.DeepCopy()
+	s := askedContainer(pod)
+	if s == nil {
+		return pod
+	}
+	ended, query := s.State.Terminated, url.Values{"container": {s.Name}, "tailLines": {"1000"}}
+	if ended == nil {
+		ended = s.LastTerminationState.Terminated
+		query.Set("previous", "true")
+	}
+	if ended == nil || !stackLine.MatchString(ended.Message) || slices.ContainsFunc(strings.Split(ended.Message, "\n"), saysWhy) {
+		return pod
+	}
+	r := c.client.Get().AbsPath(pathTo(pathCore, pod.Namespace, "pods", pod.Name, "log")...)
+	for key, values := range query {
+		r.Param(key, values[0])
+	}
+	if log, err := answer(ctx, r); err == nil { // who may not read it sees the end
+		ended.Message = string(log)
+	}
+	return pod
 }
 
 // lastLetters is how many letters of a line are shown.

@@ -4,7 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +175,57 @@ func TestAskWhoDoesNotRun(t *testing.T) {
 	if _, err := c.Ask(t.Context(), pickerOf(pod, ""), "explain", nil); err == nil || !strings.Contains(err.Error(), "no node takes its pod (Unschedulable: 0/1 nodes are available)") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestAskWhoPanicked: of a panic whose stack is longer than what a kubelet keeps, the log says what it was.
+func TestAskWhoPanicked(t *testing.T) {
+	const stack = "goroutine 7 [running]:\nmain.f(...)\n\t/src/main.go:7 +0x1d\n"
+	log, may := `{"msg":"listening"}`+"\npanic: assignment to entry in nil map\n\n"+stack, true
+	var asked string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r.URL.Path + " " + r.URL.Query().Get("container") + " " + r.URL.Query().Get("previous")
+		if !may {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_, _ = io.WriteString(w, log)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "kubeconfig")
+	config := "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: '" + server.URL + "'}}], contexts: [{name: x, context: {cluster: c}}], current-context: x}"
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := OpenCluster(file, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "models", Name: "gw-picker-0"},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "sluice", Ports: []corev1.ContainerPort{{Name: "admin", ContainerPort: 9090}}}}}}
+	f := func(message string, before bool, wantAsked, want string) {
+		t.Helper()
+		asked = ""
+		ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 2, Message: message}}
+		s := corev1.ContainerStatus{Name: "sluice", State: ended}
+		if before {
+			s.State, s.LastTerminationState = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}, ended
+		}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{s}
+		_, err := c.Ask(t.Context(), pickerOf(pod, ""), "explain", nil)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("saying %q", want)) || asked != wantAsked {
+			t.Errorf("got %v, asked %q; want %q, %q", err, asked, want, wantAsked)
+		}
+		if ended.Terminated.Message != message {
+			t.Error("the pod was written to")
+		}
+	}
+	const path = "/api/v1/namespaces/models/pods/gw-picker-0/log sluice "
+	f("in(...)\n"+stack, true, path+"true", "panic: assignment to entry in nil map")
+	f("in(...)\n"+stack, false, path, "panic: assignment to entry in nil map")
+	f("panic: another\n\n"+stack, true, "", "panic: another")
+	f("cannot use --x", true, "", "cannot use --x")
+	may = false
+	f("in(...)\n"+stack, true, path+"true", "/src/main.go:7 +0x1d")
 }
 
 // TestLastLine: of a container's last lines the one is shown that says why it ended.
