@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -18,6 +19,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	keepPanics("/dev/termination-log")
 	log.SetOutput(io.Discard)    // net/http tells it of strange answers, with their text; bodies are never logged
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := program(os.Args[0]).ExecuteContext(ctx); err != nil {
@@ -26,6 +28,18 @@ func main() {
 		}
 		os.Exit(1)
 	}
+}
+
+// keepPanics has what Go prints of a panic written to a file, too, if it is there. In a pod that is what kubectl describe shows of a
+// container that has ended: the last 4096 bytes of it, where of a log it would be 2048, in which a stack leaves no room for what
+// was the matter. What can't be had is no reason not to start.
+func keepPanics(file string) {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return
+	}
+	defer f.Close() // the runtime has its own copy
+	_ = debug.SetCrashOutput(f, debug.CrashOptions{})
 }
 
 // errSaid ends a command that has told the reason already.
