@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -27,6 +28,7 @@ func (s *Server) routes() *http.ServeMux {
 		"POST /v1/unload_lora_adapter": s.unloadAdapter,
 		"POST /reset_prefix_cache":     s.resetCache,
 		"GET /metrics":                 s.metrics,
+		"GET /metrics/{$}":             s.metrics,
 		"GET /health":                  func(http.ResponseWriter, *http.Request) {},
 		"GET /ping":                    func(http.ResponseWriter, *http.Request) {},
 		"POST /ping":                   func(http.ResponseWriter, *http.Request) {},
@@ -41,7 +43,7 @@ func (s *Server) routes() *http.ServeMux {
 }
 
 // unmetered are the paths whose requests vLLM does not count.
-var unmetered = [...]string{"/metrics", "/health", "/load", "/ping", "/version"}
+var unmetered = [...]string{"/metrics", "/metrics/", "/health", "/load", "/ping", "/version"}
 
 // responder remembers what was answered.
 type responder struct {
@@ -198,11 +200,37 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.buffer = s.appendMetrics(s.buffer[:0])
-	body := slices.Clone(s.buffer)
+	var body []byte
+	if names := r.URL.Query()["name[]"]; r.URL.Path == "/metrics/" && names != nil {
+		body = chosen(s.buffer, names)
+	} else {
+		body = slices.Clone(s.buffer)
+	}
 	s.mu.Unlock()
 	w.Header()["Content-Type"] = []string{"text/plain; version=0.0.4; charset=utf-8"}
 	w.Header()["Content-Length"] = []string{strconv.Itoa(len(body))}
 	_, _ = w.Write(body) // whoever scrapes will ask again
+}
+
+// chosen is what a page has of the samples with these names, under their families' comments, as Python's prometheus_client
+// answers at /metrics/; FastAPI's own route, without the slash, ignores them.
+func chosen(page []byte, names []string) []byte {
+	var out, comments []byte
+	for line := range bytes.Lines(page) {
+		if line[0] == '#' {
+			if bytes.HasPrefix(line, []byte("# HELP ")) {
+				comments = comments[:0]
+			}
+			comments = append(comments, line...)
+			continue
+		}
+		end := bytes.IndexAny(line, "{ ")
+		if end >= 0 && slices.Contains(names, string(line[:end])) {
+			out = append(append(out, comments...), line...)
+			comments = comments[:0]
+		}
+	}
+	return out
 }
 
 // appendMetrics renders the page as of the last step.

@@ -144,6 +144,33 @@ func TestRecordedForms(t *testing.T) {
 	})
 }
 
+// At /metrics/ chosen samples can be had alone, each under its family's comments.
+func TestChosenMetrics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, small(t))
+		defer b.close()
+		b.get("/v1/completions", `{"model":"tiny","prompt":"hello","max_tokens":3}`)
+		const query = "?name%5B%5D=vllm:generation_tokens_total&name%5B%5D=vllm:time_to_first_token_seconds_count&name%5B%5D=vllm:none"
+		_, page := b.get("/metrics/"+query, "")
+		var got []string
+		for line := range strings.Lines(page) {
+			if name, _, _ := strings.Cut(line, "{"); line[0] != '#' {
+				got = append(got, name)
+			}
+		}
+		want := []string{"vllm:generation_tokens_total", "vllm:time_to_first_token_seconds_count"}
+		if !slices.Equal(got, want) || strings.Count(page, "# HELP") != 2 || strings.Count(page, "# TYPE") != 2 {
+			t.Errorf("got %s, want the samples %q", page, want)
+		}
+		_, whole := b.get("/metrics", "")
+		for _, path := range []string{"/metrics/", "/metrics" + query} {
+			if _, page := b.get(path, ""); strings.Count(page, "\n") != strings.Count(whole, "\n") {
+				t.Errorf("%s: got %d lines, want the whole page's %d", path, strings.Count(page, "\n"), strings.Count(whole, "\n"))
+			}
+		}
+	})
+}
+
 // Every line of a recorded page is there, in its order, but for the values and the labels that describe another set-up.
 func TestMetricsPageForm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
