@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"io"
 	"net/http"
 	"slices"
 	"syscall"
@@ -29,6 +30,7 @@ func TestVLLM(t *testing.T) {
 			run(t, servers)
 		})
 	}
+	part("ReadsWhatItNeeds", readsWhatItNeeds)
 	part("ExactIndex", exactIndex)
 	part("SharedPrefixes", sharedPrefixes)
 	part("AdapterComesAndGoes", adapterComesAndGoes)
@@ -39,6 +41,34 @@ func TestVLLM(t *testing.T) {
 func vllmGateway(t *testing.T, servers []*server, args ...string) *gateway {
 	t.Helper()
 	return startGateway(t, []string{vllmModel}, append([]string{"--endpoint", vllmModel + "=" + serverAddresses(servers)}, args...)...)
+}
+
+// readsWhatItNeeds: of the servers' metrics pages the gateway reads only what it uses.
+func readsWhatItNeeds(t *testing.T, servers []*server) {
+	g := vllmGateway(t, servers)
+	defer g.stop(t)
+	whole := 0
+	for _, s := range servers {
+		answer, err := http.Get("http://" + s.address + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("got status %d and %v of a metrics page, want all of it", answer.StatusCode, err)
+		}
+		whole += len(page)
+	}
+	read := 0.
+	eventually(t, "small pages", time.Minute, func() bool {
+		read = g.metric(t, "sluice_scrape_page_bytes")
+		return read > 0 && read < float64(whole)/4
+	})
+	t.Logf("of %d bytes of metrics pages the gateway reads %.0f", whole, read)
+	if missing := g.metric(t, "sluice_scrape_missing_metric"); missing != 0 {
+		t.Errorf("got %.0f missing metrics, want none", missing)
+	}
 }
 
 // sharedPrefixes holds conversations over ten long preambles, which fit in the caches of both servers together and not

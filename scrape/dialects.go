@@ -79,6 +79,9 @@ type dialect struct {
 	separator string
 	// path is where metrics are if not at /metrics.
 	path string
+	// narrow is the path where a page of /metrics can be had with chosen samples alone, by the parameters name[] of
+	// Python's prometheus_client.
+	narrow string
 	// owner is what the engine writes as owned_by in its list of models, if that tells it.
 	owner string
 	// model is the label with the model's name.
@@ -118,6 +121,8 @@ func first(operands ...operand) []way {
 var dialects = []dialect{
 	{
 		engine: "vllm", prefix: "vllm", separator: ":", owner: "vllm", model: "model_name", rank: "engine",
+		// Only with the slash is it the library's own application that answers: that without is FastAPI's, which ignores names.
+		narrow: "/metrics/",
 		ways: [columns][]way{
 			waiting: first(gauge("num_requests_waiting")),
 			running: first(gauge("num_requests_running")),

@@ -38,10 +38,9 @@ func (s *sharedPage) use() (done func()) {
 	return s.mu.Unlock
 }
 
-// get returns the answer to the worker's request and when it was asked for. Ranks take their turns together, so that
+// get returns the answer to a worker's request and when it was asked for. Ranks take their turns together, so that
 // whoever comes first asks.
-func (s *sharedPage) get(ctx context.Context, w *worker) (answer, time.Duration, error) {
-	request := w.requests[w.path]
+func (s *sharedPage) get(ctx context.Context, w *worker, request *http.Request) (answer, time.Duration, error) {
 	same := s.request != nil && s.request.URL.Path == request.URL.Path
 	if sent := w.now(); !same || sent-s.sent >= w.scraper.opts.Interval/2 {
 		s.request, s.sent = request, sent

@@ -33,6 +33,7 @@ type worker struct {
 	model    string          // the pool's
 	requests []*http.Request // one for each path where metrics may be
 	path     int
+	narrow   narrow
 	firstWhy string // why the first path gave nothing
 	scanner  *scanner
 	read     bool // there was a reading
@@ -139,17 +140,20 @@ func (w *worker) turn(ctx context.Context) {
 		w.without(ctx, w.firstWhy)
 		return
 	}
-	var a answer
-	var err error
+	whole := w.requests[w.path]
+	request := whole
+	if w.narrow.on(w.path, sent) {
+		request = w.narrow.request
+	}
 	if w.shared != nil {
 		defer w.shared.use()()
-		a, sent, err = w.shared.get(ctx, w)
-	} else {
-		buf := w.scraper.pages.Get().(*[]byte)
-		defer w.scraper.pages.Put(buf)
-		a, err = w.client.get(ctx, w.requests[w.path], maxPage, *buf)
-		*buf = a.body
-		w.metrics.took(w.now() - sent)
+	}
+	buf := w.scraper.pages.Get().(*[]byte)
+	defer w.scraper.pages.Put(buf)
+	a, sent, err := w.get(ctx, request, buf)
+	if request != whole && w.falls(a, err) {
+		w.narrow.until = w.now() + w.scraper.opts.AskInterval
+		a, sent, err = w.get(ctx, whole, buf)
 	}
 	if err != nil {
 		w.lost(ctx, err)
@@ -173,6 +177,18 @@ func (w *worker) turn(ctx context.Context) {
 	}
 }
 
+// get sends the request, unless another rank of the address has just done so, and says when that was.
+func (w *worker) get(ctx context.Context, r *http.Request, buf *[]byte) (answer, time.Duration, error) {
+	if w.shared != nil {
+		return w.shared.get(ctx, w, r)
+	}
+	sent := w.now()
+	a, err := w.client.get(ctx, r, maxPage, *buf)
+	*buf = a.body
+	w.metrics.took(w.now() - sent)
+	return a, sent, err
+}
+
 // page takes a metrics page that was asked for at the moment sent.
 func (w *worker) page(ctx context.Context, sent time.Duration, page []byte) {
 	w.metrics.bytes.Set(float64(len(page)))
@@ -186,6 +202,7 @@ func (w *worker) page(ctx context.Context, sent time.Duration, page []byte) {
 		}
 		return
 	}
+	w.narrow.learn(w, len(page))
 	r, missing := w.scanner.reading(w.found.capacity)
 	w.lacks(missing, w.found.refused)
 	w.pool.Observe(w.now(), sent, w.endpoint.Name, r, w.missing)
