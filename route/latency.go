@@ -15,6 +15,9 @@ const (
 	// laterFactor is how many times the delay counts of those who come later: the endpoints they go to instead have queues
 	// as well.
 	laterFactor = 3
+	// What a prompt takes beyond longPrompt, in milliseconds, counts longShare times there: the longest would wait behind
+	// all others of their kind.
+	longPrompt, longShare = 2000, .25
 	// leastFree is the least share of the time that an endpoint is taken to be free: without a bound a full one costs
 	// any amount.
 	leastFree = .1
@@ -138,7 +141,11 @@ func (r *Request) compute(rate *Rate, uncached float32) float32 {
 func laterMS(dst Column, v *View) {
 	kinds, least := v.Snapshot.Kinds, v.Request.uncached(v.most)
 	for i := range dst {
-		dst[i] = v.later(i) * v.Request.compute(&v.Rates[kinds[i]], least)
+		ms := v.Request.compute(&v.Rates[kinds[i]], least)
+		if ms > longPrompt {
+			ms = longPrompt + longShare*(ms-longPrompt)
+		}
+		dst[i] = v.later(i) * ms
 	}
 }
 

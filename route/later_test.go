@@ -39,3 +39,31 @@ func TestLaterWithoutOneWait(t *testing.T) {
 		}
 	}
 }
+
+// What a long prompt takes beyond two seconds counts a quarter: it keeps out of others' way, but not at any price.
+func TestLaterOfLongPrompts(t *testing.T) {
+	p := Latency()
+	terms := func(tokens float32) (prefill, later float64) {
+		v := evenView(2)
+		v.Work = Column{1000, 1100}
+		v.Arrivals, v.Occupied = Column{1, 1}, Column{.5, .5}
+		v.Request.PromptTokens = tokens
+		for _, c := range p.Explain(v).Terms {
+			switch c.Name {
+			case "prefill":
+				prefill = float64(c.Values[0])
+			case "later":
+				later = float64(c.Values[0])
+			}
+		}
+		return prefill, later
+	}
+	short, ofShort := terms(1000)
+	long, ofLong := terms(200000)
+	if short > 2000 || long < 4000 || ofShort <= 0 {
+		t.Fatalf("got prompts of %.0f and %.0f ms, and %.0f of later, want one below 2000, one far above, and some", short, long, ofShort)
+	}
+	if want := ofShort / short * (2000 + (long-2000)/4); math.Abs(ofLong-want) > 1e-3*want {
+		t.Errorf("got %.1f for a prompt of %.0f ms, want %.1f", ofLong, long, want)
+	}
+}
