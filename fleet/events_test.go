@@ -383,12 +383,14 @@ func BenchmarkPickWithEvents(b *testing.B) {
 				b.ReportAllocs()
 				i := 0
 				for b.Loop() {
-					l, _ := p.Pick(time.Second, &requests[i%len(requests)])
+					// As engines answer, and seldom: did first tokens come at once, holding a prompt would be learned to be worth nothing.
+					now := time.Second + time.Duration(i)*time.Second
+					l, _ := p.Pick(now, &requests[i%len(requests)])
 					if l.Cached < tokens/unitTokens*unitTokens-engineBlock || !l.CachedExact {
 						b.Fatalf("got %d of %d tokens, exact %v", l.Cached, tokens, l.CachedExact)
 					}
-					l.FirstByte(time.Second + time.Millisecond)
-					l.Done(time.Second+2*time.Millisecond, Outcome{})
+					l.FirstByte(now + 100*time.Millisecond)
+					l.Done(now+200*time.Millisecond, Outcome{})
 					i++
 				}
 			})
