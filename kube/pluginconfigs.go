@@ -190,15 +190,18 @@ type pickerState struct {
 			Name        string `json:"name"`
 			Told, Heard bool
 		} `json:"peers"`
-		Pools []struct {
-			Name      string `json:"name"`
-			Endpoints []struct {
-				Name  string `json:"name"`
-				State string `json:"state"`
-				Why   string `json:"why"`
-			} `json:"endpoints"`
-		} `json:"pools"`
+		Pools []poolState `json:"pools"`
 	} `json:"sides"`
+}
+
+// poolState is what is read there of a pool.
+type poolState struct {
+	Name      string `json:"name"`
+	Endpoints []struct {
+		Name  string `json:"name"`
+		State string `json:"state"`
+		Why   string `json:"why"`
+	} `json:"endpoints"`
 }
 
 // counts is how many endpoints a picker has in all, and which pools have none.
@@ -226,32 +229,45 @@ func (s *pickerState) faults(peers int) (out []string, fails bool) {
 		if seen < peers {
 			out = append(out, fmt.Sprintf("sees %d of %d peers, and decides without the others: look at their logs for \"peer\"", seen, peers))
 		}
-		for _, pool := range side.Pools {
-			var not []string
-			in := make(map[string]int) // how many are in each state
-			for _, e := range pool.Endpoints {
-				in[e.State]++
-				if e.State != stateReady {
-					not = append(not, fmt.Sprintf("%s is %s (%s)", e.Name, e.State, e.Why))
-				}
+		for i := range side.Pools {
+			text, none := side.Pools[i].fault()
+			if text != "" {
+				out = append(out, text)
 			}
-			const most = 3
-			if more := len(not) - most; more > 0 {
-				not = append(not[:most], fmt.Sprintf("and %d more", more))
-			}
-			switch {
-			case in[stateNotReady] > 0 && in[stateNotReady] == len(pool.Endpoints):
-				fails = true
-				out = append(out, fmt.Sprintf("reaches no endpoint of %s, so that requests are answered 503: %s; look at targetPort, and whether a NetworkPolicy keeps pickers out", pool.Name, strings.Join(not, ", ")))
-			case in[stateDraining] > 0 && in[stateDraining]+in[stateNotReady] == len(pool.Endpoints):
-				fails = true
-				out = append(out, fmt.Sprintf("has no endpoint of %s that takes requests, so that they are answered 503: %s", pool.Name, strings.Join(not, ", ")))
-			case len(not) > 0:
-				out = append(out, fmt.Sprintf("does not count on endpoints of %s: %s", pool.Name, strings.Join(not, ", ")))
-			}
+			fails = fails || none
 		}
 	}
 	return out, fails
+}
+
+// fault is what is wrong with the endpoints of a pool, empty for nothing, and whether none of them takes requests.
+func (p *poolState) fault() (text string, none bool) {
+	var not []string
+	in := make(map[string]int) // how many are in each state
+	for _, e := range p.Endpoints {
+		in[e.State]++
+		if e.State != stateReady {
+			not = append(not, fmt.Sprintf("%s is %s (%s)", e.Name, e.State, e.Why))
+		}
+	}
+	const most = 3
+	if more := len(not) - most; more > 0 {
+		not = append(not[:most], fmt.Sprintf("and %d more", more))
+	}
+	all := strings.Join(not, ", ")
+	switch {
+	case in[stateNotReady] > 0 && in[stateNotReady] == len(p.Endpoints):
+		text = fmt.Sprintf("reaches no endpoint of %s, so that requests are answered 503: %s", p.Name, all)
+		if !strings.Contains(all, "appProtocol") { // the reason names the setting itself
+			text += "; look at targetPort, and whether a NetworkPolicy keeps pickers out"
+		}
+		return text, true
+	case in[stateDraining] > 0 && in[stateDraining]+in[stateNotReady] == len(p.Endpoints):
+		return fmt.Sprintf("has no endpoint of %s that takes requests, so that they are answered 503: %s", p.Name, all), true
+	case len(not) > 0:
+		return fmt.Sprintf("does not count on endpoints of %s: %s", p.Name, all), false
+	}
+	return "", false
 }
 
 // policies says which policies are not in force.

@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,6 +160,7 @@ type reach uint8
 const (
 	refused reach = iota // nobody there, or nobody to talk to: conclude at once
 	silent               // no connection in time: a node that is off, or a network that drops
+	shut                 // it closes the connection, and has never answered
 	late                 // connected, and no whole answer in time
 	broken               // an answer that ended early or was too much
 )
@@ -172,7 +174,7 @@ func (c *client) classify(err error, timeout time.Duration) (reach, string) {
 	var dns *net.DNSError
 	var op *net.OpError
 	var slow net.Error
-	if why := tlsWords(err); why != "" {
+	if why := cmp.Or(tlsWords(err), c.protocolWords(err)); why != "" {
 		return refused, why
 	}
 	switch {
@@ -193,7 +195,7 @@ func (c *client) classify(err error, timeout time.Duration) (reach, string) {
 		return broken, err.Error()
 	}
 	if c.hungUp(err) {
-		return broken, "it closes the connection; " + plainToTLS
+		return shut, "it closes the connection; " + c.otherWays()
 	}
 	return broken, "the answer broke off: " + err.Error()
 }

@@ -441,6 +441,37 @@ func TestPollerRefused(t *testing.T) {
 	})
 }
 
+// Who speaks another version of HTTP than the configured one serves no request, and the reason says so; he is asked anew as he is
+// configured anew. So it is with one that always closes the connection.
+func TestPollerProtocol(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := ep("e:1")
+		e.H2C = true
+		w := run(t, []fleet.Endpoint{e, ep("shut:1"), ep("half:1")}, func(w *world, o *Options) {
+			w.set("e:1", func(c net.Conn) {
+				go io.Copy(io.Discard, c)
+				go io.WriteString(c, "HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n")
+			})
+			closes := func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) }
+			w.serve(t, "shut:1", http.HandlerFunc(closes))
+			mux := http.NewServeMux()
+			mux.HandleFunc("/metrics", closes)
+			mux.HandleFunc(modelsPath, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, vllmModels) })
+			w.serve(t, "half:1", mux)
+		})
+		states := w.after(time.Second)
+		outcome{"not ready", "it does not speak HTTP/2 without TLS: set appProtocol to http"}.check(t, states["e:1"])
+		outcome{"stale", "no reading yet: it closes the connection"}.check(t, states["shut:1"])
+		e.H2C = false
+		w.serve(t, "e:1", newEngine(vllmPage, vllmModels))
+		w.apply(e, ep("shut:1"), ep("half:1"))
+		states = w.after(4 * time.Second)
+		outcome{"ready", ""}.check(t, states["e:1"])
+		outcome{"not ready", "it closes the connection"}.check(t, states["shut:1"])
+		outcome{"ready", ""}.check(t, states["half:1"])
+	})
+}
+
 // M13: ten endpoints that are off and ten that accept and never answer don't delay the others.
 func TestPollerIsolation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -778,7 +809,9 @@ func TestProbeTransports(t *testing.T) {
 		{"another name", fleet.Endpoint{Name: secure.Listener.Addr().String(), Host: "engine.invalid", TLS: &tls.Config{RootCAs: roots, ServerName: "engine.invalid"}}, "tls: its certificate is for another name"},
 		{"TLS to plain", fleet.Endpoint{Name: plain.Listener.Addr().String(), TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}}, "tls: the port speaks without TLS"},
 		{"plain to TLS", fleet.Endpoint{Name: secure.Listener.Addr().String()}, "tls: the port may want TLS"},
-		{"h2c to TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), H2C: true}, "tls: the port may want TLS"},
+		{"h2c to TLS", fleet.Endpoint{Name: secure.Listener.Addr().String(), H2C: true}, "configured without it; or it does not speak HTTP/2"},
+		{"h2c to HTTP/1", fleet.Endpoint{Name: plain.Listener.Addr().String(), H2C: true}, "it does not speak HTTP/2 without TLS: set appProtocol to http"},
+		{"HTTP/1 to h2c", fleet.Endpoint{Name: h2c.Listener.Addr().String()}, "or it speaks HTTP/2 alone: then set appProtocol to kubernetes.io/h2c"},
 	} {
 		found, err := Probe(t.Context(), c.e)
 		switch {
@@ -792,24 +825,41 @@ func TestProbeTransports(t *testing.T) {
 
 // What servers that don't speak HTTP do to a client: another protocol, a TLS alert, and nothing.
 func TestClassify(t *testing.T) {
-	for answer, want := range map[string]string{
-		"SSH-2.0-x\r\n\r\n":                    "malformed",
-		"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n": plainToTLS,
-		"":                                     plainToTLS,
+	const settings, goAway = "\x00\x00\x0c\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00\x80\x00\x04\x00\x01\x00\x00", "\x00\x00\x08\x07\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01"
+	for _, c := range []struct {
+		answer string
+		h2c    bool
+		far    reach
+		want   string
+	}{
+		{"SSH-2.0-x\r\n\r\n", false, broken, "malformed"},
+		{"\x15\x03\x03\x00\x02\x02\x46\r\n\r\n", false, shut, plainToTLS},
+		{"", false, shut, plainToTLS},
+		{"HTTP/1.1 505 HTTP Version Not Supported\r\n\r\n", true, refused, "it does not speak HTTP/2 without TLS: set appProtocol to http"},
+		{settings, false, refused, "it speaks HTTP/2 without TLS: set appProtocol to kubernetes.io/h2c"},
+		{goAway, false, refused, "it speaks HTTP/2 without TLS: set appProtocol to kubernetes.io/h2c"},
+		{settings + goAway, false, refused, "it speaks HTTP/2 without TLS: set appProtocol to kubernetes.io/h2c"},
+		{"\x00\x00\x0c\x09", false, broken, "malformed"},
 	} {
 		n := newWires()
-		n.set("junk:1", func(c net.Conn) {
+		n.set("junk:1", func(far net.Conn) {
 			go func() {
-				_, _ = bufio.NewReader(c).ReadString('\n')
-				io.WriteString(c, answer)
-				c.Close()
+				r := bufio.NewReader(far)
+				_, _ = r.ReadString('\n')
+				io.WriteString(far, c.answer)
+				if c.h2c {
+					io.Copy(io.Discard, r) // what is still written, as a kernel takes it
+				}
+				far.Close()
 			}()
 		})
-		c := newClient(ep("junk:1"), n.dial, time.Second)
-		_, err := c.fetch(t.Context(), "/metrics")
-		if far, why := c.classify(err, time.Second); far != broken || !strings.Contains(why, want) {
-			t.Errorf("%q: got %d: %s, want a broken answer and %q", answer, far, why, want)
+		e := ep("junk:1")
+		e.H2C = c.h2c
+		client := newClient(e, n.dial, time.Second)
+		_, err := client.fetch(t.Context(), "/metrics")
+		if far, why := client.classify(err, time.Second); far != c.far || !strings.Contains(why, c.want) {
+			t.Errorf("%q: got %d: %s, want %d and %q", c.answer, far, why, c.far, c.want)
 		}
-		c.close()
+		client.close()
 	}
 }

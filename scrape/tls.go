@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 )
@@ -52,6 +53,38 @@ func (c *client) hungUp(err error) bool {
 		}
 	}
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+}
+
+// otherWays says what a port may want that closes a connection without an answer.
+func (c *client) otherWays() string {
+	if c.endpoint.H2C {
+		return plainToTLS + "; or it does not speak HTTP/2 without TLS: then set appProtocol to http, or leave it out"
+	}
+	return plainToTLS + "; or it speaks HTTP/2 alone: then set appProtocol to kubernetes.io/h2c"
+}
+
+// protocolWords says which version of HTTP an endpoint speaks where that is not the configured one, by which no request is served
+// either; empty if it is another matter.
+func (c *client) protocolWords(err error) string {
+	if c.endpoint.TLS != nil {
+		return ""
+	}
+	text := err.Error()
+	if c.endpoint.H2C {
+		if strings.Contains(text, "looked like an HTTP/1.1 header") { // net/http's note
+			return "it does not speak HTTP/2 without TLS: set appProtocol to http, or leave it out"
+		}
+		return ""
+	}
+	_, line, _ := strings.Cut(text, "malformed HTTP response ") // which net/http quotes
+	if quoted, err := strconv.QuotedPrefix(line); err == nil {
+		line, _ = strconv.Unquote(quoted)
+	}
+	const settings, goAway = 4, 7 // the types of the frames that a server may begin with; the length before is never long
+	if len(line) > 4 && line[0] == 0 && line[1] == 0 && (line[3] == settings || line[3] == goAway) {
+		return "it speaks HTTP/2 without TLS: set appProtocol to kubernetes.io/h2c"
+	}
+	return ""
 }
 
 // statusWords names a status that is of no use; servers that take only TLS tell a client without it 400.

@@ -308,13 +308,15 @@ func (w *worker) without(ctx context.Context, why string) {
 	}
 }
 
-// lost takes a request that got no answer. Metrics on a port of their own may be gone while the engine serves.
+// lost takes a request that got no answer. Metrics on a port of their own may be gone while the engine serves, and so may those of a
+// server that closes the connection when asked for them. One that always closes it, for as long as a reading counts, serves nobody.
 func (w *worker) lost(ctx context.Context, err error) {
 	if ctx.Err() == context.Canceled {
 		return
 	}
 	far, why := w.client.classify(err, w.timeout)
-	if far == silent {
+	mute := far == shut
+	if far == silent || mute {
 		if w.silentSince < 0 {
 			w.silentSince = w.now()
 		}
@@ -324,7 +326,7 @@ func (w *worker) lost(ctx context.Context, err error) {
 	} else {
 		w.silentSince = -1
 	}
-	if _, same := w.client.metricsAddress(); far == refused && !same && w.now() >= w.withoutUntil {
+	if _, same := w.client.metricsAddress(); far == refused && (!same || mute) && w.now() >= w.withoutUntil {
 		w.firstWhy = why
 		w.withoutUntil = w.now() + w.scraper.opts.AskInterval
 		w.without(ctx, why)

@@ -443,8 +443,8 @@ func (b *builder) serving(s *v1alpha1.Scheduler, selector labels.Selector, addre
 	case len(ready) == 0:
 		return b.noneReady(s, selector, noun, addresses, seen, drain)
 	case len(lost) == len(ready):
-		return b.condition(kind, false, noEndpoint, fmt.Sprintf("no picker reaches any of %d ready pods%s, and requests are answered 503: set targetPort to the port where they listen, or let pickers through to it; kubectl sluice top shows each",
-			len(ready), at(s, lost)+why(s, lost)))
+		return b.condition(kind, false, noEndpoint, fmt.Sprintf("no picker reaches any of %d ready pods%s, and requests are answered 503: %s; kubectl sluice top shows each",
+			len(ready), at(s, lost)+why(s, lost), mend(s, lost, "set targetPort to the port where they listen, or let pickers through to it")))
 	}
 	if was := b.said(s, kind); was != nil && (was.Reason == noEndpoint || was.Reason == notServed) && !slices.ContainsFunc(reached, func(p *Pod) bool { return p.tried(s.Name).Metrics != nil }) {
 		return *was // a controller that has just begun knows less than what was found before
@@ -574,6 +574,14 @@ func why(s *v1alpha1.Scheduler, list []*Pod) string {
 	return ""
 }
 
+// mend is what to do about those that pickers don't reach: what the first one's reason says, where it names the setting, else usually.
+func mend(s *v1alpha1.Scheduler, list []*Pod, usually string) string {
+	if strings.Contains(why(s, list), "appProtocol") {
+		return fmt.Sprintf("appProtocol is %s, and has to be what they speak", s.AppProtocol)
+	}
+	return usually
+}
+
 // at is the port where pickers look for pods, as long as they do that of all at one: for a while that is another one than the
 // document's, where they have not taken it over or never will.
 func at(s *v1alpha1.Scheduler, list []*Pod) string {
@@ -623,7 +631,7 @@ func (b *builder) metricsRead(s *v1alpha1.Scheduler, addresses bool, ready []*Po
 	missing = slices.Compact(missing)
 	switch {
 	case len(lost) > 0:
-		return b.condition(kind, false, "NotReached", fmt.Sprintf("%d of %d ready %ss can't be reached%s%s, and get no requests: check targetPort, and that pickers may connect there", len(lost), len(ready), noun, at(s, lost), why(s, lost)))
+		return b.condition(kind, false, "NotReached", fmt.Sprintf("%d of %d ready %ss can't be reached%s%s, and get no requests: %s", len(lost), len(ready), noun, at(s, lost), why(s, lost), mend(s, lost, "check targetPort, and that pickers may connect there")))
 	case len(without) > 0:
 		return b.condition(kind, false, "NoMetrics", fmt.Sprintf("%d of %d ready %ss give no metrics%s (%s), and are routed to by what this gateway counts itself: check targetPort, and for SGLang that it runs with --enable-metrics", len(without), len(ready), noun, at(s, without), joined(namesOf(without))))
 	case len(missing) > 0:
