@@ -31,6 +31,9 @@ import (
 // want of a right, or it fails: a plan that lacks what could not be read would take it away.
 func (t *turn) gather(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig) (*translate.Context, error) {
 	c := &translate.Context{Settings: t.options.Settings, Definitions: t.definitions.names()}
+	t.mu.Lock()
+	c.ClassFault = t.classFault
+	t.mu.Unlock()
 	for _, read := range []func(context.Context, *v1alpha1.InferenceGatewayConfig, *translate.Context) error{
 		t.readPolicies, t.readEndpoints, t.readAdapters, t.readRewrites, t.readObjectives, t.readServices, t.readPods, t.readRollouts, t.readGateway, t.readCertificate,
 	} {

@@ -45,11 +45,12 @@ type turn struct {
 	asker       *asker
 	teller      *teller
 	queue       workqueue.TypedRateLimitingInterface[types.NamespacedName]
-	class       class
 	// nudge asks for a look at kinds and rights.
 	nudge chan struct{}
 
 	mu sync.Mutex
+	// classFault is what is wrong with the GatewayClass, empty where nothing is.
+	classFault string
 	// refusals count, took is how long the last look took, said is when a status was written last, by configuration.
 	refusals map[types.NamespacedName]int
 	took     map[types.NamespacedName]time.Duration
@@ -131,7 +132,7 @@ func (t *turn) keepLooking(ctx context.Context) {
 			checked = true
 			t.preflight(ctx)
 		}
-		t.keepClass(ctx, changed)
+		changed = t.keepClass(ctx) || changed
 		if t.feeds.follow(ctx, t.sources(ctx)) || changed {
 			t.everyone(ctx)
 		}

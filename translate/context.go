@@ -39,6 +39,8 @@ type Context struct {
 	Rollouts []Rollout `json:"rollouts,omitempty"`
 	// Gateway is what the data plane says of the Gateway, nil before there is one.
 	Gateway *GatewayState `json:"gateway,omitempty"`
+	// ClassFault is a whole sentence about the GatewayClass where it is not as Settings want it, empty where it is.
+	ClassFault string `json:"classFault,omitempty"`
 	// Issued is when the certificate for clients was, nil before.
 	Issued *metav1.Time `json:"issued,omitempty"`
 	// Refused is what the API server would not take of an earlier plan.

@@ -272,9 +272,11 @@ func (b *builder) programmed() metav1.Condition {
 	case len(b.missing) > 0:
 		return b.condition(kind, false, "DefinitionsMissing", fmt.Sprintf("the API server does not know %s: install what brings them", strings.Join(b.missing, "; ")))
 	case !b.s.Extension:
-		return b.condition(kind, false, "ExtensionMissing", fmt.Sprintf("the Envoy Gateway of GatewayClass %q does not ask this controller about InferencePools, so that no request would be picked for: name its extension server in Envoy Gateway's extensionManager", b.s.GatewayClass))
+		return b.condition(kind, false, "ExtensionMissing", fmt.Sprintf("this controller has no extension server for an Envoy Gateway to ask about InferencePools, so that no request would be picked for: set envoyGateway.extension=true in its chart, and name the server in the extensionManager of the Envoy Gateway of GatewayClass %q", b.s.GatewayClass))
 	case g == nil:
 		return b.condition(kind, false, "Pending", fmt.Sprintf("Gateway %q in namespace %q is not there yet", b.config.Name, b.s.SystemNamespace))
+	case !g.Programmed && b.ctx.ClassFault != "":
+		return b.condition(kind, false, "NotProgrammed", b.ctx.ClassFault)
 	case !g.Programmed:
 		return b.condition(kind, false, "NotProgrammed", g.Message)
 	}
