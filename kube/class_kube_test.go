@@ -3,16 +3,20 @@
 package kube
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/translate"
 )
 
-// The GatewayClass is made where there is none, and one of somebody else's stays.
+// The GatewayClass is made where there is none, and one of somebody else's stays: a gateway's condition says what to do, and once
+// that is done the class is made.
 func (g *stage) keepsAClass() {
 	t := g.t
 	class := func(name string) (*gatewayv1.GatewayClass, error) {
@@ -36,8 +40,39 @@ func (g *stage) keepsAClass() {
 		}
 		return nil
 	})
-	if c, err := class("strange"); err != nil || c.Spec.ControllerName != "example.com/theirs" {
+	c, err := class("strange")
+	if err != nil || c.Spec.ControllerName != "example.com/theirs" {
 		t.Errorf("got %v, %v, want it as it was", c.Spec, err)
 	}
+	g.gateway("gw", "", "llama")
+	g.says("gw", v1alpha1.ConditionGatewayProgrammed, metav1.ConditionFalse, "NotProgrammed", "`kubectl delete gatewayclass strange`, after which it is made anew")
+	g.findsAStrangeClass()
+	need(t, g.server.client.Delete(t.Context(), c))
+	g.says("gw", v1alpha1.ConditionGatewayProgrammed, metav1.ConditionFalse, "NotProgrammed", "nobody has taken it")
+	if c, err := class("strange"); err != nil || c.Spec.ControllerName != "example.com/ours" {
+		t.Errorf("got %v, %v, want ours", c.Spec, err)
+	}
 	g.stop()
+}
+
+// Doctor says what to do about a class of somebody else's: what the chart says of its controllerName has no effect on it.
+func (g *stage) findsAStrangeClass() {
+	g.t.Helper()
+	place := func(doc string) {
+		u := g.document(doc)
+		g.t.Cleanup(func() { need(g.t, g.server.client.Delete(context.WithoutCancel(g.t.Context()), u)) })
+	}
+	for name, labels := range map[string]string{translate.Controller: "app.kubernetes.io/name: sluice", "envoy-gateway": "control-plane: envoy-gateway"} {
+		place("{apiVersion: apps/v1, kind: Deployment, metadata: {name: " + name + ", labels: {" + labels + "}}, spec: {selector: {matchLabels: {" + labels + "}}, template: {metadata: {labels: {" + labels +
+			"}}, spec: {containers: [{name: c, image: i, args: [control, --gateway-class=strange, --gateway-class-controller=example.com/ours]}]}}}}")
+	}
+	place(`{apiVersion: v1, kind: ConfigMap, metadata: {name: envoy-gateway-config}, data: {envoy-gateway.yaml: "gateway: {controllerName: example.com/ours}"}}`)
+	found := g.examined()
+	for what, begin := range map[string]string{"GatewayClass": "nobody has accepted strange: its controllerName is example.com/theirs; ",
+		"Envoy Gateway": "none calls itself example.com/theirs, which is the controllerName of GatewayClass strange: "} {
+		want := Finding{LevelFail, what, begin + "it is somebody else's, since our chart says example.com/ours, which can't be written into a class that is there: kubectl delete gatewayclass strange, after which the controller makes it anew within half a minute, or, if others need it, set gatewayClass.name to another name"}
+		if !slices.Contains(found, want) {
+			g.t.Errorf("got %+v, want %+v", found, want)
+		}
+	}
 }

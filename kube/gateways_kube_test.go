@@ -1342,17 +1342,23 @@ func (g *stage) saysWhatPodsSayWrongly() {
 // doctor has the cluster examined, looks for a finding about the gateway, and returns all there are.
 func (g *stage) doctor(level Level, words string) []Finding {
 	g.t.Helper()
-	file := filepath.Join(g.t.TempDir(), "kubeconfig")
-	need(g.t, os.WriteFile(file, kubeconfigOf(g.t, g.server.config), 0o600))
-	c, err := OpenCluster(file, "", g.models)
-	need(g.t, err)
-	all := c.Examine(g.t.Context())
+	all := g.examined()
 	if !slices.ContainsFunc(all, func(f Finding) bool {
 		return f.Level == level && f.What == "gateway "+g.models+"/gw" && strings.Contains(f.Text, words)
 	}) {
 		g.t.Errorf("got no %s of gateway %s/gw with %q in\n%+v", level, g.models, words, all)
 	}
 	return all
+}
+
+// examined is what is found in the cluster.
+func (g *stage) examined() []Finding {
+	g.t.Helper()
+	file := filepath.Join(g.t.TempDir(), "kubeconfig")
+	need(g.t, os.WriteFile(file, kubeconfigOf(g.t, g.server.config), 0o600))
+	c, err := OpenCluster(file, "", g.models)
+	need(g.t, err)
+	return c.Examine(g.t.Context())
 }
 
 // A thousand pods that come one after the other are counted, and are no thousand writes.

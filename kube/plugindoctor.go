@@ -1,11 +1,8 @@
 package kube
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -51,9 +48,10 @@ type examination struct {
 
 	controller     *appsv1.Deployment // nil where it isn't installed
 	class, service string             // the GatewayClass, and the extension server's name and namespace as NAME.NAMESPACE.svc
+	serviceGone    string             // why there is no extension server of ours, and what to do, empty where there is one or nobody knows
 	classOwner     string             // the controllerName of the class
 	gatewayAPI     bool               // the API server knows GatewayClasses
-	classMade      bool               // the controller makes the class where there is none
+	classMaker     string             // the controllerName with which the controller makes the class where there is none, empty where it does not
 	released       string             // the namespace of the release of Helm that brought the definitions, empty where none did
 }
 
@@ -174,94 +172,14 @@ func (e *examination) foreign(ctx context.Context) {
 	}
 }
 
-// control finds the controller, and what its chart told it.
-func (e *examination) control(ctx context.Context) {
-	const what = "controller"
-	var list appsv1.DeploymentList
-	if err := e.read(ctx, &list, labelled("app", "inference-gateway-controller"), pathApps, "deployments"); err != nil {
-		e.unseen(what, err)
-		return
-	}
-	switch len(list.Items) {
-	case 0:
-		e.say(LevelFail, what, "no Deployment inference-gateway-controller is in any namespace, and nothing is made of configurations: %s", e.installing(ctx))
-		return
-	case 1:
-	default:
-		e.say(LevelFail, what, "there are %d of them, which undo each other's work: keep one", len(list.Items))
-	}
-	d := &list.Items[0]
-	e.controller = d
-	text := fmt.Sprintf("%d of %d copies of %s/%s are available", d.Status.AvailableReplicas, d.Status.Replicas, d.Namespace, d.Name)
-	for _, c := range d.Spec.Template.Spec.Containers {
-		text += ", image " + c.Image
-		for _, arg := range c.Args {
-			if name, set := strings.CutPrefix(arg, "--gateway-class="); set {
-				e.class = name
-			}
-			if name, set := strings.CutPrefix(arg, "--gateway-class-controller="); set && name != "" {
-				e.classMade = true
-			}
-		}
-	}
-	if d.Status.AvailableReplicas == 0 {
-		e.say(LevelFail, what, "%s: gateways that run go on, and no change is carried out; kubectl -n %s logs deployment/%s", text, d.Namespace, d.Name)
-	} else {
-		e.say(LevelOK, what, "%s", text)
-	}
-	var services corev1.ServiceList
-	if err := e.read(ctx, &services, nil, pathTo(pathCore, d.Namespace, "services")...); err != nil {
-		e.unseen("extension server", err)
-		return
-	}
-	for i := range services.Items {
-		s := &services.Items[i]
-		if slices.ContainsFunc(s.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == "extension" }) && s.Spec.Selector["app"] == d.Name {
-			e.service = s.Name + "." + s.Namespace
-		}
-	}
-}
-
-// installing is how to come to a controller where there is none: a release of the chart that does without has to be changed, since there
-// can't be a second one of its name.
-func (e *examination) installing(ctx context.Context) string {
-	namespace := cmp.Or(e.released, translate.DefaultSystemNamespace)
-	var list corev1.SecretList
-	query := labelled("owner", "helm")
-	query.Set("fieldSelector", "type=helm.sh/release.v1")
-	if err := e.read(ctx, &list, query, pathTo(pathCore, namespace, "secrets")...); err == nil {
-		for i := range list.Items {
-			if s := &list.Items[i]; s.Labels["status"] == "deployed" && chartOf(s.Data["release"]) == "sluice" {
-				return fmt.Sprintf("the chart is installed without it: helm upgrade %s deploy/chart -n %s --reset-then-reuse-values --set inferenceGateway.enabled=true", s.Labels["name"], namespace)
-			}
-		}
-	}
-	return fmt.Sprintf("helm install sluice deploy/chart -n %s --create-namespace", translate.DefaultSystemNamespace)
-}
-
-// chartOf is the name of the chart of a release as Helm keeps it, empty where it can't be read.
-func chartOf(release []byte) string {
-	var r struct {
-		Chart struct {
-			Metadata struct {
-				Name string `json:"name"`
-			} `json:"metadata"`
-		} `json:"chart"`
-	}
-	if z, err := gzip.NewReader(base64.NewDecoder(base64.StdEncoding, bytes.NewReader(release))); err == nil {
-		_ = json.NewDecoder(z).Decode(&r) // what can't be read is nobody's chart
-	}
-	return r.Chart.Metadata.Name
-}
-
 func (e *examination) gatewayClass(ctx context.Context) {
 	const what = "GatewayClass"
 	g := new(gatewayv1.GatewayClass)
 	switch err := e.read(ctx, g, nil, "/apis/gateway.networking.k8s.io/v1/gatewayclasses", e.class); {
-	case apierrors.IsNotFound(err) && e.classMade && !e.gatewayAPI:
+	case apierrors.IsNotFound(err) && e.classMaker != "" && !e.gatewayAPI:
 		e.say(LevelFail, what, "there is none called %s yet: the controller makes it by itself once the API server knows Gateway API, which comes with Envoy Gateway; install that, and nothing else is to do here", e.class)
 		return
-	case apierrors.IsNotFound(err) && e.classMade:
+	case apierrors.IsNotFound(err) && e.classMaker != "":
 		e.say(LevelFail, what, "there is none called %s yet: the controller makes it within half a minute of knowing Gateway API; if that passes, kubectl -n %s logs deployment/%s says why", e.class, e.controller.Namespace, e.controller.Name)
 		return
 	case apierrors.IsNotFound(err):
@@ -278,7 +196,20 @@ func (e *examination) gatewayClass(ctx context.Context) {
 			return
 		}
 	}
-	e.say(LevelFail, what, "nobody has accepted %s: its controllerName is %s; set gatewayClass.controllerName to what Envoy Gateway calls itself, or look whether it runs", e.class, e.classOwner)
+	e.say(LevelFail, what, "nobody has accepted %s: its controllerName is %s; %s", e.class, e.classOwner, e.classRemedy())
+}
+
+// classRemedy is what to do about a class that no Envoy Gateway takes for its own. Its controllerName can't be changed, so that what our
+// chart says of it has no effect while there is one.
+func (e *examination) classRemedy() string {
+	remove := "kubectl delete gatewayclass " + e.class
+	switch e.classMaker {
+	case "":
+		return fmt.Sprintf("look whether an Envoy Gateway that calls itself so runs; if none is to, %s, and make one with the name of yours (gatewayClass.create=true has the controller do it)", remove)
+	case e.classOwner:
+		return fmt.Sprintf("look whether an Envoy Gateway that calls itself so runs; if yours calls itself otherwise, set gatewayClass.controllerName to that, and then %s: the controller makes it anew", remove)
+	}
+	return fmt.Sprintf("it is somebody else's, since our chart says %s, which can't be written into a class that is there: %s, after which the controller makes it anew within half a minute, or, if others need it, set gatewayClass.name to another name", e.classMaker, remove)
 }
 
 // envoyGatewayFile is what is read of Envoy Gateway's configuration.
@@ -339,7 +270,7 @@ func (e *examination) envoyGateway(ctx context.Context) {
 		e.extension(ctx, d, &file)
 	}
 	if !ours {
-		e.say(LevelFail, what, "none calls itself %s, which is the controllerName of GatewayClass %s: set gatewayClass.controllerName to what it calls itself", e.classOwner, e.class)
+		e.say(LevelFail, what, "none calls itself %s, which is the controllerName of GatewayClass %s: %s", e.classOwner, e.class, e.classRemedy())
 	}
 }
 
@@ -355,11 +286,15 @@ func (e *examination) extension(ctx context.Context, d *appsv1.Deployment, file 
 	for _, m := range all {
 		host := cmp.Or(m.Service.FQDN.Hostname, m.Service.Host)
 		named = append(named, host)
-		if e.service != "" && host != e.service && !strings.HasPrefix(host, e.service+".") {
+		if !e.isOurs(host) {
 			continue
 		}
 		if !slices.Contains(m.BackendResources, backendKind{poolv1.GroupName, "InferencePool"}) {
 			e.say(LevelFail, what, "asks the extension server %s, and not about InferencePools: %s", host, remedy)
+			return
+		}
+		if e.serviceGone != "" {
+			e.say(LevelFail, what, "asks the extension server %s, which is not there: %s, or take the extensionManager out of Envoy Gateway's values; until then all Envoys stay as they are, those of other people's Gateways, too", host, e.serviceGone)
 			return
 		}
 		if e.controller != nil && e.controller.Status.AvailableReplicas == 0 {
@@ -373,11 +308,24 @@ func (e *examination) extension(ctx context.Context, d *appsv1.Deployment, file 
 		e.mayReadPools(ctx, what, "system:serviceaccount:"+d.Namespace+":"+cmp.Or(d.Spec.Template.Spec.ServiceAccountName, "default"), host)
 		return
 	}
-	if len(named) == 0 {
+	switch asks := strings.Join(named, " and "); {
+	case len(named) == 0 && e.serviceGone != "":
+		e.say(LevelFail, what, "has no extensionManager, so that no InferencePool gets a request, and our extension server is not there: %s; then %s", e.serviceGone, remedy)
+	case len(named) == 0:
 		e.say(LevelFail, what, "has no extensionManager, so that no InferencePool gets a request: %s", remedy)
-		return
+	case e.serviceGone != "":
+		e.say(LevelFail, what, "asks the extension server %s, and ours is not there: %s; then %s", asks, e.serviceGone, remedy)
+	default:
+		e.say(LevelFail, what, "asks the extension server %s, and ours is %s.svc: %s", asks, e.service, remedy)
 	}
-	e.say(LevelFail, what, "asks the extension server %s, and ours is %s.svc: %s", strings.Join(named, " and "), e.service, remedy)
+}
+
+// isOurs reports whether a host is our extension server, or would be, were it there.
+func (e *examination) isOurs(host string) bool {
+	if e.service == "" {
+		return e.serviceGone == "" || strings.HasPrefix(host, extensionName+".")
+	}
+	return host == e.service || strings.HasPrefix(host, e.service+".")
 }
 
 // mayReadPools asks whether Envoy Gateway has the right that only our chart gives it.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -106,12 +105,12 @@ func readByUs(t *Tried) bool {
 
 // settings are those of the controller that is installed, or the defaults, and why.
 func (c *Cluster) settings(ctx context.Context, of func(args []string) (translate.Settings, error)) (translate.Settings, string) {
-	var list appsv1.DeploymentList
-	if err := c.read(ctx, &list, labelled("app", translate.Controller), pathApps, "deployments"); err != nil {
+	ours, _, err := c.controllers(ctx)
+	if err != nil {
 		return translate.Settings{}, fmt.Sprintf("how the controller is installed can't be looked at, and its defaults are taken for it: %v", err)
 	}
-	for i := range list.Items {
-		for _, container := range list.Items[i].Spec.Template.Spec.Containers {
+	for i := range ours {
+		for _, container := range ours[i].Spec.Template.Spec.Containers {
 			if slices.Contains(container.Args, "control") {
 				if s, err := of(container.Args); err == nil {
 					return s, ""

@@ -256,26 +256,51 @@ func TestExamine(t *testing.T) {
 		}
 		return u
 	}
-	deployment := func(name, label string) {
+	says := func(u *unstructured.Unstructured, status string) {
 		t.Helper()
-		u := place(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: ` + name + `, labels: {` + label + `}}, spec: {selector: {matchLabels: {app: ` + name + `}},
-            template: {metadata: {labels: {app: ` + name + `}}, spec: {serviceAccountName: envoy-gateway, containers: [{name: c, image: "i:1", args: [control, --gateway-class=examined, --gateway-class-controller=example.com/gateways]}]}}}}`)
-		if err := unstructured.SetNestedMap(u.Object, map[string]any{"replicas": int64(2), "availableReplicas": int64(1), "readyReplicas": int64(1)}, "status"); err != nil {
-			t.Fatal(err)
-		}
+		u.Object["status"] = object(t, status).Object
 		if err := shared.client.Status().Update(t.Context(), u); err != nil {
 			t.Fatal(err)
 		}
 	}
-	deployment("inference-gateway-controller", "app: inference-gateway-controller")
-	deployment("envoy-gateway", "control-plane: envoy-gateway")
-	place(`{apiVersion: v1, kind: Service, metadata: {name: inference-gateway-extension}, spec: {selector: {app: inference-gateway-controller}, ports: [{name: extension, port: 9443}]}}`)
+	deployment := func(name, labels, args string) *unstructured.Unstructured {
+		t.Helper()
+		return place(`{apiVersion: apps/v1, kind: Deployment, metadata: {name: ` + name + `, labels: {` + labels + `}}, spec: {replicas: 2, selector: {matchLabels: {` + labels + `}},
+            template: {metadata: {labels: {` + labels + `}}, spec: {serviceAccountName: envoy-gateway, containers: [{name: c, image: "i:2", args: [` + args + `]}]}}}}`)
+	}
+	const name = "inference-gateway-controller"
+	const known, class = "app: " + name + ", app.kubernetes.io/name: sluice", "control, --gateway-class=examined, --gateway-class-controller=example.com/gateways"
+	theirs := deployment(name, "app: "+name, "manager")
+	text = found()
+	want(text, `^fail controller: Deployment examined/inference-gateway-controller, image i:2, is not Sluice's: .* kubectl -n examined delete deployment inference-gateway-controller$`)
+	want(text, `^fail controller: no Deployment inference-gateway-controller of Sluice .* helm install`)
+	if err := shared.client.Delete(t.Context(), theirs); err != nil {
+		t.Fatal(err)
+	}
+	mine := deployment(name, known, class)
+	says(mine, `{observedGeneration: 1, replicas: 3, updatedReplicas: 1, availableReplicas: 2, readyReplicas: 2, unavailableReplicas: 1,
+        conditions: [{type: Progressing, status: "False", reason: ProgressDeadlineExceeded, message: it hangs}]}`)
+	for pod, status := range map[string]string{
+		"old": `{conditions: [{type: Ready, status: "True"}]}`,
+		"new": `{containerStatuses: [{name: c, image: "i:2", imageID: "", ready: false, restartCount: 0, state: {waiting: {reason: ImagePullBackOff, message: no such image}}}]}`,
+	} {
+		says(place(`{apiVersion: v1, kind: Pod, metadata: {name: `+pod+`, labels: {`+known+`}}, spec: {containers: [{name: c, image: "i:`+map[string]string{"old": "1", "new": "2"}[pod]+`", ports: [{name: admin, containerPort: 9090}]}]}}`), status)
+	}
+	const counts, waits = `2 copies of examined/inference-gateway-controller are available, 1 up to date, image i:2; it goes no further: ProgressDeadlineExceeded: it hangs`, `pod "new": container "c" waits \(ImagePullBackOff: no such image\): .kubectl describe pod -n examined new. says more`
+	want(found(), `^warn controller: 2 of `+counts+`; those that are ready run image i:1; `+waits+`$`)
+	says(mine, `{observedGeneration: 1, replicas: 1, updatedReplicas: 1, unavailableReplicas: 1}`)
+	want(found(), `^fail controller: 0 of 2 copies .*; `+waits+`; gateways that run go on`)
+	says(mine, `{observedGeneration: 1, replicas: 2, updatedReplicas: 2, availableReplicas: 2, readyReplicas: 2}`)
+	egw := deployment("envoy-gateway", "control-plane: envoy-gateway", "server")
+	says(egw, `{observedGeneration: 1, replicas: 1, updatedReplicas: 1, availableReplicas: 1, readyReplicas: 1}`)
 	config := place("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: envoy-gateway-config}\ndata: {envoy-gateway.yaml: \"provider: {type: Kubernetes}\"}")
 	g := place(strings.Replace(oneGateway, "name: g", "name: gateway", 1))
 	text = found()
-	want(text, `^ok controller: 1 of 2 copies of examined/inference-gateway-controller are available, image i:1`)
+	want(text, `^ok controller: 2 of 2 copies of examined/inference-gateway-controller are available, image i:2$`)
 	want(text, `^fail GatewayClass: there is none called examined yet: the controller makes it `)
-	want(text, `^fail Envoy Gateway in examined: has no extensionManager`)
+	const without, switchOn = `our chart is installed without one \(envoyGateway\.extension=false\): helm upgrade `, ` --set envoyGateway\.extension=true`
+	want(text, `^fail Envoy Gateway in examined: has no extensionManager.*: `+without+`.*`+switchOn+`; then give its chart the values`)
+
 	want(text, `^fail gateway examined/gateway: the controller has not looked at this version`)
 
 	values, err := os.ReadFile(filepath.Join("../../deploy/envoy-gateway/values.yaml"))
@@ -294,6 +319,16 @@ func TestExamine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	set("other.elsewhere")
+	want(found(), `^fail Envoy Gateway in examined: asks the extension server other\.elsewhere\.svc, and ours is not there: `+without)
+	set("inference-gateway-extension.examined")
+	want(found(), `^fail Envoy Gateway in examined: asks the extension server inference-gateway-extension\.examined\.svc, which is not there: `+without+`.*`+switchOn+`, or take the extensionManager out`)
+	if err := shared.client.Delete(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	want(found(), `^fail Envoy Gateway in examined: asks the extension server inference-gateway-extension\.examined\.svc, which is not there: it comes with our chart, which is to be installed`)
+	says(deployment(name, known, class+", --extension"), `{observedGeneration: 1, replicas: 2, updatedReplicas: 2, availableReplicas: 2, readyReplicas: 2}`)
+	place(`{apiVersion: v1, kind: Service, metadata: {name: inference-gateway-extension}, spec: {selector: {app: inference-gateway-controller}, ports: [{name: extension, port: 9443}]}}`)
 	set("other.elsewhere")
 	want(found(), `^fail Envoy Gateway in examined: asks the extension server other\.elsewhere\.svc, and ours is inference-gateway-extension\.examined`)
 	set("inference-gateway-extension.examined")
