@@ -97,7 +97,7 @@ func (r *Request) Admit() *openai.Error {
 	r.Path = path
 	if !ok {
 		r.Path.Operation = "closed"
-		return openai.PathNotFound.Errorf("%.100q is closed: only paths for inference are open, as those of the OpenAI API; whoever runs the gateway opens others with --open-path", r.url)
+		return openai.PathNotFound.Errorf("%.100q is closed: only paths for inference are open, as those of the OpenAI API; whoever starts the gateway by its flags opens others with --open-path, and in a gateway of an InferenceGatewayConfig they stay closed", r.url)
 	}
 	if allow := r.allow(); allow != nil && !slices.Contains(allow, r.method) {
 		e := openai.MethodNotAllowed.Errorf("%.100q takes %s", r.url, strings.Join(allow, " or "))

@@ -362,8 +362,8 @@ func TestPathsAndMethods(t *testing.T) {
 	for _, path := range []string{"/", "/metrics", "/v1/load_lora_adapter", "/sleep", "/reset_prefix_cache", "/v1", "/v1/chat/completions/x", "/v1/models/../x", "/%2e%2e/x", "/version/"} {
 		a := r.do(r.request(http.MethodPost, path, plainBody))
 		a.wantError(t, 404, "not_found")
-		if !strings.Contains(a.body, "--open-path") {
-			t.Errorf("got %q, want how it is opened", a.body)
+		if !strings.Contains(a.body, "--open-path, and in a gateway of an InferenceGatewayConfig they stay closed") {
+			t.Errorf("got %q, want how it is opened, and where it can't be", a.body)
 		}
 	}
 	a := r.do(r.request(http.MethodGet, chatPath, ""))

@@ -65,6 +65,14 @@ func TestPluginSaysWhatIsMissing(t *testing.T) {
 	f("-f FILE", "check", "gateway.yaml")
 }
 
+// TestNotKept: of a request that no picker has, nothing is advised that pickers in a cluster can't be told.
+func TestNotKept(t *testing.T) {
+	want := `cannot find request "r" among the decisions that 2 pickers keep: the latest 256 of each, at most 20 a second, `
+	if got := notKept("r", 2).Error(); !strings.HasPrefix(got, want) || strings.Contains(got, "--") {
+		t.Errorf("got %q, want %q, and no flag", got, want)
+	}
+}
+
 func TestWriteFindings(t *testing.T) {
 	var out bytes.Buffer
 	err := writeFindings(&out, []kube.Finding{{Level: kube.LevelOK, What: "controller", Text: "is there"}, {Level: kube.LevelFail, What: "Envoy Gateway", Text: "is not: install it"}})

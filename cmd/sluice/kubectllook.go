@@ -102,7 +102,7 @@ func decisions(ctx context.Context, c *kube.Cluster, what, request string, last 
 		fmt.Fprintln(errOut, "sluice:", err)
 	}
 	if request != "" && len(lines) == 0 {
-		return nil, fmt.Errorf("cannot find request %q among the decisions that %d pickers keep (at most 20 a second are, and none of those that are answered without one, as with 404 for a model that nobody serves): send it again, or start pickers with --record", request, answered)
+		return nil, notKept(request, answered)
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.Time, b.Time) })
 	lines = lines[max(0, len(lines)-last):]
@@ -112,6 +112,12 @@ func decisions(ctx context.Context, c *kube.Cluster, what, request string, last 
 		out.WriteByte('\n')
 	}
 	return out.Bytes(), nil
+}
+
+// notKept says of a request that no picker has it, and how to come by one that they have.
+func notKept(request string, pickers int) error {
+	return fmt.Errorf("cannot find request %q among the decisions that %s: the latest %d of each, at most %d a second, and none of those that are answered without one, as with 404 for a model that nobody serves: send it again, a few times where there are many others, and ask soon",
+		request, map[bool]string{true: "the one picker keeps", false: fmt.Sprintf("%d pickers keep", pickers)}[pickers == 1], ringSize, ringRate)
 }
 
 // refused counts the requests that pickers answered without a decision, of those that say so.
