@@ -582,14 +582,15 @@ func BenchmarkTell(b *testing.B) {
 	}
 }
 
-// Replicas that start together find each other away at first: that is a warning only once it lasts.
+// Replicas that start together find each other away at first: that is a warning only once it lasts, and none of certificates.
 func TestAPeerThatIsAwayForLongIsWarnedOf(t *testing.T) {
 	l := listen(t)
 	at := l.Addr().String()
 	_ = l.Close() // nobody listens there now
 	var log buffer
 	var now atomic.Int64
-	p := New(new(fleet.Fleet), Options{Now: func() time.Duration { return time.Duration(now.Load()) }, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	a := newAuthority(t)
+	p := New(new(fleet.Fleet), Options{Now: func() time.Duration { return time.Duration(now.Load()) }, Log: slog.New(slog.NewTextHandler(&log, nil)), TLS: identity(t, a, a)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); p.talk(ctx, fleet.Endpoint{Name: at, Host: at}) }()
@@ -609,5 +610,7 @@ func TestAPeerThatIsAwayForLongIsWarnedOf(t *testing.T) {
 	now.Store(int64(awayFor))
 	if text := until("level=WARN"); strings.Count(text, "peer is not told") != 2 {
 		t.Errorf("got\n%s\nwant one line at first and one warning", text)
+	} else if strings.Contains(text, "certificates") {
+		t.Errorf("got\n%s\nwant nothing of certificates: nobody is there", text)
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -127,10 +129,18 @@ func reason(work context.Context, err error, secure bool) error {
 	switch {
 	case err == nil:
 		return nil
+	case secure && !ofTLS(err):
+		return fmt.Errorf("cannot tell peer: %w", err)
 	case secure:
 		return fmt.Errorf("cannot tell peer (with TLS: all replicas need certificates of one authority, see --peer-cert, --peer-key and --peer-ca): %w", err)
 	}
 	return fmt.Errorf("cannot tell peer (without TLS): %w", err)
+}
+
+// ofTLS reports whether an error is one of certificates, and not of a peer that is away, by its text, which is all that gRPC leaves of
+// it. Who does not believe ours may hang up, in the middle of gRPC's first words, before we hear why.
+func ofTLS(err error) bool {
+	return slices.ContainsFunc([]string{"tls: ", "x509: ", "error reading server preface"}, func(words string) bool { return strings.Contains(err.Error(), words) })
 }
 
 // begin takes note of a peer that is told from now on.
