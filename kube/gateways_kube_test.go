@@ -52,7 +52,7 @@ func TestController(t *testing.T) {
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 		{"classes", (*stage).keepsAClass}, {"addresses", (*stage).followsAddresses}, {"objectives", (*stage).followsObjectives},
-		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"annotations", (*stage).saysWhatPodsSayWrongly},
+		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"annotations", (*stage).saysWhatPodsSayWrongly}, {"undefined", (*stage).isNotDefined},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -1354,11 +1354,50 @@ func (g *stage) doctor(level Level, words string) []Finding {
 // examined is what is found in the cluster.
 func (g *stage) examined() []Finding {
 	g.t.Helper()
+	return g.plugin().Examine(g.t.Context())
+}
+
+// plugin looks into the cluster as a person does.
+func (g *stage) plugin() *Cluster {
+	g.t.Helper()
 	file := filepath.Join(g.t.TempDir(), "kubeconfig")
 	need(g.t, os.WriteFile(file, kubeconfigOf(g.t, g.server.config), 0o600))
 	c, err := OpenCluster(file, "", g.models)
 	need(g.t, err)
-	return c.Examine(g.t.Context())
+	return c
+}
+
+// Without our definitions the plugin says what is missing, and not what an API server says of an address that it doesn't know.
+func (g *stage) isNotDefined() {
+	d := new(apiextensionsv1.CustomResourceDefinition)
+	serve := func(served bool) {
+		g.eventually("the definition is changed", func() error {
+			if err := g.there(d, "", configKind().plural()); err != nil {
+				return err
+			}
+			for i := range d.Spec.Versions {
+				d.Spec.Versions[i].Served = served
+			}
+			return g.server.client.Update(g.t.Context(), d)
+		})
+	}
+	c := g.plugin()
+	serve(false)
+	const want = "the API server does not know InferenceGatewayConfig of inference.sagemaker.aws.amazon.com/v1alpha1: install what brings it (`kubectl sluice doctor` says what is missing)"
+	for what, ask := range map[string]func() error{
+		"top":     func() error { _, err := c.Configs(g.t.Context(), false); return err },
+		"top -A":  func() error { _, err := c.Configs(g.t.Context(), true); return err },
+		"explain": func() error { _, err := c.Pickers(g.t.Context(), "gw"); return err },
+	} {
+		g.eventually(what+" says what is missing", func() error {
+			if err := ask(); err == nil || !strings.HasSuffix(err.Error(), want) {
+				return fmt.Errorf("got %w", err)
+			}
+			return nil
+		})
+	}
+	serve(true)
+	g.eventually("it is known again", func() error { _, err := c.Configs(g.t.Context(), true); return err })
 }
 
 // A thousand pods that come one after the other are counted, and are no thousand writes.

@@ -170,6 +170,8 @@ func (c *Cluster) Pickers(ctx context.Context, what string) ([]Picker, error) {
 func (c *Cluster) noPickers(ctx context.Context, name string) error {
 	config := new(v1alpha1.InferenceGatewayConfig)
 	switch err := c.read(ctx, config, nil, pathTo(pathIGWC, c.Namespace, "inferencegatewayconfigs", name)...); {
+	case apierrors.IsNotFound(err) && apierrors.IsNotFound(c.read(ctx, new(v1alpha1.InferenceGatewayConfigList), nil, pathTo(pathIGWC, c.Namespace, "inferencegatewayconfigs")...)):
+		return fmt.Errorf("cannot look at InferenceGatewayConfig %q in namespace %q: %s", name, c.Namespace, unknownKind(kindConfig, configKind().GroupVersion().String()))
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("cannot find an InferenceGatewayConfig or a pod %q in namespace %q: kubectl get igwc -A lists those there are, and -n names another namespace", name, c.Namespace)
 	case err != nil:
@@ -386,7 +388,10 @@ func (c *Cluster) Configs(ctx context.Context, all bool) ([]Config, error) {
 		namespace, where = "", "in all namespaces"
 	}
 	var list v1alpha1.InferenceGatewayConfigList
-	if err := c.read(ctx, &list, nil, pathTo(pathIGWC, namespace, "inferencegatewayconfigs")...); err != nil {
+	switch err := c.read(ctx, &list, nil, pathTo(pathIGWC, namespace, "inferencegatewayconfigs")...); {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("cannot list InferenceGatewayConfigs %s: %s", where, unknownKind(kindConfig, configKind().GroupVersion().String()))
+	case err != nil:
 		return nil, fmt.Errorf("cannot list InferenceGatewayConfigs %s: %w", where, err)
 	}
 	var out []Config

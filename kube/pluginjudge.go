@@ -322,6 +322,10 @@ func (t *trial) tell(g *v1alpha1.InferenceGatewayConfig, plan *translate.Plan) {
 					t.against(policyKind().GroupVersionKind, p.Name, fmt.Sprintf("the controller would refuse InferenceGatewayConfig %q with it: %s", g.Name, cond.Message))
 				}
 			}
+		case v1alpha1.ConditionGatewayProgrammed:
+			if cond.Reason == "DefinitionsMissing" { // what else keeps it from that comes to pass once it is applied
+				t.note(configKind().GroupVersionKind, g.Name, "would take no request yet: %s", cond.Message)
+			}
 		case v1alpha1.ConditionHonoured:
 			t.note(configKind().GroupVersionKind, g.Name, "would not be honoured: %s", cond.Message)
 		}

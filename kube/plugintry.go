@@ -96,7 +96,7 @@ func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMet
 	base, resource, namespaced, err := c.resource(ctx, o.APIVersion, o.Kind)
 	switch {
 	case apierrors.IsNotFound(err), err == nil && resource == "":
-		return []string{fmt.Sprintf("the API server does not know %s of %s: install what brings it (`kubectl sluice doctor` says what is missing)", o.Kind, o.APIVersion)}, nil
+		return []string{unknownKind(o.Kind, o.APIVersion)}, nil
 	case err != nil:
 		return nil, fmt.Errorf("cannot ask the API server for %s: %w", o.APIVersion, err)
 	case o.Name == "":
@@ -118,6 +118,11 @@ func (c *Cluster) show(ctx context.Context, t *Tried, o *metav1.PartialObjectMet
 		_, err = answer(ctx, dry(c.client.Patch(types.ApplyYAMLPatchType).AbsPath(pathTo(base, t.Namespace, resource, o.Name)...).Param("force", "true")))
 	}
 	return refusal(err)
+}
+
+// unknownKind says that the API server lacks a kind.
+func unknownKind(kind, apiVersion string) string {
+	return fmt.Sprintf("the API server does not know %s of %s: install what brings it (`kubectl sluice doctor` says what is missing)", kind, apiVersion)
 }
 
 // withoutCreation is an object without the time of its creation.

@@ -90,7 +90,9 @@ func TestTryAsTheController(t *testing.T) {
 				got = append(got, one.Name+" fail "+fault)
 			}
 			for _, note := range one.Notes {
-				got = append(got, one.Name+" note "+note)
+				if !strings.HasPrefix(note, noRequest) { // so it is of each gateway here
+					got = append(got, one.Name+" note "+note)
+				}
 			}
 		}
 		for i, w := range want {
@@ -153,6 +155,30 @@ func TestTryAsTheController(t *testing.T) {
 	anew := strings.ReplaceAll(written, "\n    name: b\n", "\n    name: z\n    finalizers: [example.com/keep]\n")
 	f(anew, `z note metadata.finalizers: "example.com/keep" keeps it`)
 	f(strings.ReplaceAll(written, "modelName: m", "modelName: ''"), "a fail spec.schedulers[0].modelName", "b fail spec.schedulers[0].modelName")
+}
+
+// noRequest begins the note about a gateway that would be taken where kinds of others are missing.
+const noRequest = "would take no request yet: the API server does not know "
+
+// TestTryWithoutKindsOfOthers: a gateway is taken before Gateway API is there, and it is said that it would do nothing then, unless it
+// needs none of it.
+func TestTryWithoutKindsOfOthers(t *testing.T) {
+	kubectl(t, "", "create", "namespace", "early")
+	c := plugin(t, "early")
+	f := func(docs string, want bool) {
+		t.Helper()
+		tried, _, err := c.Try(t.Context(), []byte(docs), noSettings)
+		if err != nil || len(tried[0].Faults) > 0 {
+			t.Fatalf("got %+v, %v, want it taken", tried, err)
+		}
+		if got := slices.ContainsFunc(tried[0].Notes, func(n string) bool {
+			return strings.HasPrefix(n, noRequest) && strings.Contains(n, "Gateway API 1.4 or later") && strings.Contains(n, "Envoy Gateway 1.9 or later")
+		}); got != want {
+			t.Errorf("got the notes %q, what is missing in them: %t, want %t", tried[0].Notes, got, want)
+		}
+	}
+	f(oneGateway, true)
+	f(oneGateway+"---\n"+policyHead+"spec: {targetRef: {name: g}, topology: Embedded}\n", false)
 }
 
 // TestTryWithFewRights: who may not look under the names of what a gateway becomes is told so.
