@@ -52,6 +52,15 @@ func (c *chooser) asked() (whole, parts int) {
 	return int(c.scrapes.Swap(0)), parts
 }
 
+// after lets time pass, and then tells what comes of the next second.
+func (c *chooser) after(w *world, d time.Duration) (s fleet.Status, whole, parts int) {
+	w.after(d)
+	c.asked()
+	s = w.after(time.Second)["10.0.0.1:80"]
+	whole, parts = c.asked()
+	return s, whole, parts
+}
+
 func (c *chooser) set(answer func(http.ResponseWriter, string)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +76,8 @@ func TestNarrow(t *testing.T) {
 		if whole, parts := c.asked(); whole != 1 || parts > 1 || first.State != "ready" {
 			t.Fatalf("got %d whole pages and %d parts, %s %s, want one whole page first", whole, parts, first.State, first.Why)
 		}
-		s := w.after(time.Second)["10.0.0.1:80"]
-		if whole, parts := c.asked(); whole != 0 || parts != 5 {
+		s, whole, parts := c.after(w, 0)
+		if whole != 0 || parts != 5 {
 			t.Errorf("got %d whole pages and %d parts in a second, want only parts", whole, parts)
 		}
 		if got, want := s.Reading.KVTokens, first.Reading.KVTokens; got != want || !(got > 0) || s.Reading.DecodeTokens != first.Reading.DecodeTokens || !(s.Age < .3) {
@@ -112,10 +121,7 @@ func TestNarrowRefused(t *testing.T) {
 					t.Errorf("got %d whole pages and %d parts in 4 s, %s %s, want 20 whole pages", whole, parts, s.State, s.Why)
 				}
 				c.set(nil) // an engine that has been brought up to date
-				w.after(2 * time.Second)
-				c.asked()
-				w.after(time.Second)
-				if whole, parts := c.asked(); whole != 0 || parts != 5 {
+				if _, whole, parts := c.after(w, 2*time.Second); whole != 0 || parts != 5 {
 					t.Errorf("got %d whole pages and %d parts in a second, want only parts", whole, parts)
 				}
 			})
@@ -132,10 +138,7 @@ func TestNarrowLate(t *testing.T) {
 		c.set(func(http.ResponseWriter, string) { <-time.After(3 * time.Second) })
 		w.after(2 * time.Second)
 		c.set(nil)
-		w.after(4 * time.Second)
-		c.asked()
-		s := w.after(time.Second)["10.0.0.1:80"]
-		if whole, parts := c.asked(); s.State != "ready" || !(s.Age < .3) || whole != 0 || parts != 5 {
+		if s, whole, parts := c.after(w, 4*time.Second); s.State != "ready" || !(s.Age < .3) || whole != 0 || parts != 5 {
 			t.Errorf("got %d whole pages, %d parts, %s %s, want parts", whole, parts, s.State, s.Why)
 		}
 	})
@@ -150,28 +153,18 @@ func TestNarrowThenAnother(t *testing.T) {
 		page := string(readPage(t, "vllm-0.32-idle.txt"))
 		page = page[:strings.Index(page, "vllm:generation_tokens_total{")]
 		c.page.Store(&page)
-		w.after(time.Second)
-		c.asked()
-		s := w.after(time.Second)["10.0.0.1:80"]
-		if whole, parts := c.asked(); s.State != "ready" || !(s.Age < .3) || whole != 5 || parts != 0 {
+		if s, whole, parts := c.after(w, time.Second); s.State != "ready" || !(s.Age < .3) || whole != 5 || parts != 0 {
 			t.Errorf("fewer samples: got %d whole pages, %d parts, %s %s, want whole ones for a while", whole, parts, s.State, s.Why)
 		}
-		w.after(6 * time.Second)
-		c.asked()
-		w.after(time.Second)
-		if whole, parts := c.asked(); whole != 0 || parts != 5 {
+		if _, whole, parts := c.after(w, 6*time.Second); whole != 0 || parts != 5 {
 			t.Errorf("fewer samples: got %d whole pages and %d parts, want parts again", whole, parts)
 		}
 		page = string(readPage(t, "llamacpp-b11434-load.txt"))
 		c.page.Store(&page)
-		s = w.after(time.Second)["10.0.0.1:80"]
-		if s.State != "ready" || !(s.Age < .3) {
+		if s := w.after(time.Second)["10.0.0.1:80"]; s.State != "ready" || !(s.Age < .3) {
 			t.Errorf("another engine: got %s %s, want it read", s.State, s.Why)
 		}
-		w.after(6 * time.Second)
-		c.asked()
-		w.after(time.Second)
-		if whole, parts := c.asked(); whole != 5 || parts != 0 {
+		if _, whole, parts := c.after(w, 6*time.Second); whole != 5 || parts != 0 {
 			t.Errorf("another engine: got %d whole pages and %d parts, want whole ones, which are all it has", whole, parts)
 		}
 	})
