@@ -139,17 +139,35 @@ func (t *turn) readServices(ctx context.Context, gateway *v1alpha1.InferenceGate
 	if gateway.Spec.BBR.DefaultBackend == nil {
 		return nil
 	}
-	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(listOf(serviceKind().GroupVersionKind))
+	var list corev1.ServiceList
 	err := t.feeds.list(ctx, t.servicesOf(gateway.Namespace), &list)
 	for i := range list.Items {
-		c.Services = append(c.Services, list.Items[i].Name)
+		c.Services = append(c.Services, serviceOf(&list.Items[i]))
 	}
 	var unread *unreadError
 	if errors.As(err, &unread) {
-		c.Services = []string{gateway.Spec.BBR.DefaultBackend.Name} // nobody knows that it isn't there
+		c.Services = asAsked(gateway) // nobody knows that it isn't there
 	}
 	return err
+}
+
+// serviceOf is what a plan depends on of a Service.
+func serviceOf(s *corev1.Service) translate.Service {
+	one := translate.Service{Name: s.Name}
+	for _, p := range s.Spec.Ports {
+		if p.Protocol == "" || p.Protocol == corev1.ProtocolTCP {
+			one.Ports = append(one.Ports, p.Port)
+		}
+	}
+	return one
+}
+
+// asAsked is the Service that a configuration's default backend wants.
+func asAsked(gateway *v1alpha1.InferenceGatewayConfig) []translate.Service {
+	g := gateway.DeepCopy()
+	g.Default()
+	d := g.Spec.BBR.DefaultBackend
+	return []translate.Service{{Name: d.Name, Ports: []int32{*d.Port}}}
 }
 
 func (t *turn) readPods(ctx context.Context, gateway *v1alpha1.InferenceGatewayConfig, c *translate.Context) error {

@@ -37,7 +37,7 @@ type trial struct {
 	adapters   []corev1.ConfigMap
 	rewrites   []v1alpha2.InferenceModelRewrite
 	objectives []v1alpha2.InferenceObjective
-	services   []string
+	services   []translate.Service
 	refused    map[string]bool      // gateways of the file that the API server does not take
 	unlisted   map[string]bool      // kinds of which the cluster's could not be listed
 	claims     map[objectKey]string // whose what is planned for gateways of the file is, in all namespaces
@@ -140,7 +140,7 @@ func (t *trial) gather(ctx context.Context, d *definitions) error {
 		put(overlay(ctx, t, d, serviceKind(), nil, &services))
 	}
 	for i := range services {
-		t.services = append(t.services, services[i].Name)
+		t.services = append(t.services, serviceOf(&services[i]))
 	}
 	for i := range t.endpoints {
 		canonical(&t.endpoints[i])
@@ -230,8 +230,8 @@ func (t *trial) facts(g *v1alpha1.InferenceGatewayConfig) *translate.Context {
 	}
 	c := &translate.Context{Settings: t.settings, Definitions: t.known, Policies: t.policies, Endpoints: slices.Clone(t.endpoints), Services: t.services,
 		PodsUnread: "nobody has looked"}
-	if d := g.Spec.BBR.DefaultBackend; d != nil && t.unlisted[kindService] {
-		c.Services = []string{d.Name}
+	if g.Spec.BBR.DefaultBackend != nil && t.unlisted[kindService] {
+		c.Services = asAsked(g)
 	}
 	for _, m := range t.adapters {
 		if slices.ContainsFunc(g.Spec.Schedulers, func(s v1alpha1.Scheduler) bool { return s.ModelName == m.Data["baseModel"] }) {

@@ -39,6 +39,14 @@ func slimSpec(o client.Object) {
 	}
 }
 
+// slimService leaves of a Service its name and where it takes what.
+func slimService(o client.Object) {
+	if s, ok := o.(*corev1.Service); ok {
+		s.ObjectMeta = metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace, UID: s.UID, ResourceVersion: s.ResourceVersion}
+		s.Spec, s.Status = corev1.ServiceSpec{Ports: s.Spec.Ports}, corev1.ServiceStatus{}
+	}
+}
+
 // slimPod leaves of a pod what tells whether it serves, what it says of itself to this gateway and, of our own, where it is asked.
 func slimPod(o client.Object) {
 	pod, ok := o.(*corev1.Pod)

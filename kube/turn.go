@@ -174,7 +174,7 @@ func (t *turn) podsOf(namespace string) *watched {
 }
 
 func (t *turn) servicesOf(namespace string) *watched {
-	return &watched{kind: serviceKind(), namespace: namespace, told: t.documentChanged, gone: t.documentChanged}
+	return &watched{kind: serviceKind(), namespace: namespace, whole: true, slimmed: slimService, told: t.documentChanged, gone: t.documentChanged}
 }
 
 // made is the feed of a kind that plans have objects of.

@@ -27,8 +27,8 @@ type Context struct {
 	Adapters   []corev1.ConfigMap               `json:"adapters,omitempty"`
 	Rewrites   []v1alpha2.InferenceModelRewrite `json:"rewrites,omitempty"`
 	Objectives []v1alpha2.InferenceObjective    `json:"objectives,omitempty"`
-	// Services are the names of the Services in the document's namespace.
-	Services []string `json:"services,omitempty"`
+	// Services are those in the document's namespace.
+	Services []Service `json:"services,omitempty"`
 	// Owned are objects with names that the plan might use, and whose they are.
 	Owned []Owned `json:"owned,omitempty"`
 	// Pods are those of the document's namespace, as far as any scheduler could mean them.
@@ -103,6 +103,12 @@ type Pod struct {
 	Drain bool `json:"drain,omitempty"`
 	// Tried is what came of pickers' last looks at it, one for each scheduler that has it as an endpoint.
 	Tried []Try `json:"tried,omitempty"`
+}
+
+// Service is one, and the ports where it takes TCP.
+type Service struct {
+	Name  string  `json:"name"`
+	Ports []int32 `json:"ports,omitempty"`
 }
 
 // Try is what came of a picker's look at an endpoint of a scheduler.

@@ -26,7 +26,7 @@ func (b *builder) file(w *workload) {
 		ObjectMeta: metav1.ObjectMeta{Name: b.config.Name},
 	}
 	c.Spec.BBR = v1alpha1.BBR{Enabled: &w.selectModel, MaxRequestBodyBytes: b.config.Spec.BBR.MaxRequestBodyBytes}
-	if d := b.config.Spec.BBR.DefaultBackend; d != nil && w.selectModel {
+	if d := b.backend; d != nil && w.selectModel {
 		// The name has to mean the same in every namespace.
 		c.Spec.BBR.DefaultBackend = &v1alpha1.DefaultBackend{Name: d.Name + "." + b.config.Namespace + ".svc", Port: d.Port}
 	}

@@ -144,7 +144,7 @@ func (b *builder) routes() {
 	b.route(healthOf(b.config.Name), "", health)
 	if b.catches() {
 		rule := gatewayv1.HTTPRouteRule{Matches: []gatewayv1.HTTPRouteMatch{{Path: under("/")}}}
-		if d := b.config.Spec.BBR.DefaultBackend; d != nil && b.selects() {
+		if d := b.backend; d != nil {
 			rule.BackendRefs = []gatewayv1.HTTPBackendRef{{BackendRef: gatewayv1.BackendRef{BackendObjectReference: gatewayv1.BackendObjectReference{
 				Name: gatewayv1.ObjectName(d.Name), Port: d.Port}}}}
 		} else {

@@ -53,6 +53,7 @@ type builder struct {
 	topology v1alpha1.Topology
 	policies []v1alpha1.GatewayPolicy // those in force
 	listed   []listed
+	backend  *v1alpha1.DefaultBackend // what gets requests for models of no scheduler, nil for nobody
 	plan     *Plan
 	planned  map[string]bool
 	fault    error

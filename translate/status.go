@@ -1,8 +1,10 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -77,8 +79,8 @@ func (b *builder) checkIdle() {
 	b.notHonoured = slices.Concat(b.notHonoured, b.ctx.Unread, b.ctx.LeftOut, b.ctx.Misheard)
 	if d := spec.BBR.DefaultBackend; d != nil && !b.selects() {
 		b.notHonoured = append(b.notHonoured, "spec.bbr.defaultBackend has nothing to receive while bbr.enabled is false: everything goes to the one scheduler")
-	} else if d != nil && !slices.Contains(b.ctx.Services, d.Name) {
-		b.notHonoured = append(b.notHonoured, fmt.Sprintf("spec.bbr.defaultBackend.name: there is no Service %q in namespace %q: create it", d.Name, b.config.Namespace))
+	} else if d != nil {
+		b.checkBackend(d)
 	}
 	if list := b.objectives(b.served()); len(list) > 0 {
 		var names []string
@@ -94,6 +96,33 @@ func (b *builder) checkIdle() {
 			}
 		}
 	}
+}
+
+// checkBackend finds what keeps the default backend from getting requests. One that isn't there is left out of what is planned: the data
+// plane would say that it does not run a route to it, and so of a gateway whose models are answered that it is not programmed.
+func (b *builder) checkBackend(d *v1alpha1.DefaultBackend) {
+	const field = "spec.bbr.defaultBackend"
+	say := func(format string, args ...any) { b.notHonoured = append(b.notHonoured, fmt.Sprintf(format, args...)) }
+	i := slices.IndexFunc(b.ctx.Services, func(s Service) bool { return s.Name == d.Name })
+	switch {
+	case i < 0:
+		say("%s.name: there is no Service %q in namespace %q, so that requests for models of no scheduler are answered 404: create it", field, d.Name, b.config.Namespace)
+		return
+	case !slices.Contains(b.ctx.Services[i].Ports, *d.Port):
+		say("%s.port: Service %q in namespace %q does not have port %d, so that requests for models of no scheduler are answered 404: set it to one that it has (%s)",
+			field, d.Name, b.config.Namespace, *d.Port, cmp.Or(numbers(b.ctx.Services[i].Ports), "it has none for TCP"))
+		return
+	}
+	b.backend = d
+}
+
+// numbers are ports in words, empty for none.
+func numbers(ports []int32) string {
+	words := make([]string, len(ports))
+	for i, p := range ports {
+		words[i] = strconv.Itoa(int(p))
+	}
+	return strings.Join(words, ", ")
 }
 
 // checkEmbedded finds what the embedded proxy can't do, and clients were promised.
@@ -544,7 +573,7 @@ func (b *builder) elsewhere(s *v1alpha1.Scheduler) string {
 			}
 		}
 	}
-	if d := b.config.Spec.BBR.DefaultBackend; d != nil {
+	if d := b.backend; d != nil {
 		return fmt.Sprintf("requests for its model go to spec.bbr.defaultBackend, Service %q", d.Name)
 	}
 	return "its model is answered 404"

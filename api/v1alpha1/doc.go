@@ -39,6 +39,8 @@ const (
 	DefaultReplicas int32 = 2
 	// DefaultBackendPort is the port of spec.bbr.defaultBackend.
 	DefaultBackendPort int32 = 8000
+	// DefaultBackendPool is what pickers call spec.bbr.defaultBackend beside schedulers, whose names hold no space.
+	DefaultBackendPool = "default backend"
 	// DefaultTargetPort is the port of the model servers of a scheduler.
 	DefaultTargetPort int32 = 8000
 	// DefaultKVEventsPort and DefaultKVReplayPort are those of vLLM's documentation.

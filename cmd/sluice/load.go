@@ -13,14 +13,15 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
 	"github.com/sluice-gateway/sluice/config"
 	"github.com/sluice-gateway/sluice/fleet"
 	"github.com/sluice-gateway/sluice/front"
 	"github.com/sluice-gateway/sluice/route"
 )
 
-// fallbackPool is the name of the pool of bbr.defaultBackend; a scheduler cannot be called so, since names hold no space.
-const fallbackPool = "default backend"
+// fallbackPool is the name of the pool of bbr.defaultBackend.
+const fallbackPool = v1alpha1.DefaultBackendPool
 
 // source is where the configuration comes from: a file or --endpoint flags.
 type source struct {
