@@ -52,7 +52,7 @@ func TestController(t *testing.T) {
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 		{"classes", (*stage).keepsAClass}, {"addresses", (*stage).followsAddresses}, {"objectives", (*stage).followsObjectives},
-		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"annotations", (*stage).saysWhatPodsSayWrongly}, {"undefined", (*stage).isNotDefined},
+		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"backend", (*stage).saysOfTheDefaultBackend}, {"annotations", (*stage).saysWhatPodsSayWrongly}, {"undefined", (*stage).isNotDefined},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -1283,6 +1283,63 @@ func (g *stage) saysWhoIsReached() {
 
 	says(strings.NewReplacer("9999", "8000", "not ready", "ready", "false", "true").Replace(refused))
 	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	g.removed("gw")
+}
+
+// What is wrong with the default backend is said of it, and of the models nothing: a Service that isn't there, that hasn't the port, or
+// that nobody reaches.
+func (g *stage) saysOfTheDefaultBackend() {
+	g.play(script{})
+	g.gateway("gw", "", "llama", "qwen")
+	g.settled()
+	g.becomes("gw")
+	for i, name := range []string{"llama", "qwen"} {
+		g.pod(name+"-0", fmt.Sprintf("10.1.0.%d", i+1), 8000, map[string]string{"app": name})
+	}
+	says := g.picker("gw")
+	const pools = `{"pool":"llama","endpoints":[{"pod":"llama-0","host":"10.1.0.1:8000","state":"ready","metricsRead":true,"models":["model/llama"]}]},` +
+		`{"pool":"qwen","endpoints":[{"pod":"qwen-0","host":"10.1.0.2:8000","state":"ready","metricsRead":true,"models":["model/qwen"]}]}`
+	says("[" + pools + "]")
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	leads := func(to string) {
+		g.t.Helper()
+		g.eventually("what no model matches goes to "+to, func() error {
+			route := new(gatewayv1.HTTPRoute)
+			if err := g.there(route, g.models, "gw-select"); err != nil {
+				return err
+			}
+			got := ""
+			for _, b := range route.Spec.Rules[0].BackendRefs {
+				got += fmt.Sprintf("%s:%d", b.Name, *b.Port)
+			}
+			if got != to || (len(route.Spec.Rules[0].Filters) == 0) != (to != "") {
+				return fmt.Errorf("it goes to %q", got)
+			}
+			return nil
+		})
+	}
+	g.edit("gw", func(c *v1alpha1.InferenceGatewayConfig) {
+		port := int32(8001)
+		c.Spec.BBR.DefaultBackend = &v1alpha1.DefaultBackend{Name: "other", Port: &port}
+	})
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `spec.bbr.defaultBackend.name: there is no Service "other"`)
+	leads("")
+	g.document("apiVersion: v1\nkind: Service\nmetadata: {name: other}\nspec: {ports: [{port: 80}]}")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `spec.bbr.defaultBackend.port: Service "other"`)
+	leads("")
+	g.settled()
+	g.becomes("gw")
+	g.edit("gw", func(c *v1alpha1.InferenceGatewayConfig) { *c.Spec.BBR.DefaultBackend.Port = 80 })
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionTrue, "Honoured", "")
+	leads("other:80")
+	backend := fmt.Sprintf(`,{"pool":"default backend","endpoints":[{"host":"other.%s.svc:80","state":"not ready","why":"connection refused","metricsRead":false}]}`, g.models)
+	says("[" + pools + backend + "]")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionFalse, "NotHonoured", `spec.bbr.defaultBackend: pickers don't reach Service "other" at port 80 (connection refused)`)
+	g.settled()
+	g.becomes("gw")
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	says("[" + pools + strings.NewReplacer("not ready", "ready", "connection refused", "", "false", "true").Replace(backend) + "]")
+	g.says("gw", v1alpha1.ConditionHonoured, metav1.ConditionTrue, "Honoured", "")
 	g.removed("gw")
 }
 

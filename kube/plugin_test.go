@@ -68,6 +68,8 @@ func TestPickerFaults(t *testing.T) {
 		"reaches no endpoint of q, so that requests are answered 503: a is not ready (refused), b is not ready (refused); look at targetPort, and whether a NetworkPolicy keeps pickers out")
 	f(`{"sides":[{"pools":[{"name":"q","endpoints":[{"name":"a","state":"not ready","why":"it speaks HTTP/1: set appProtocol to http"}]}]}]}`, 0, true,
 		"reaches no endpoint of q, so that requests are answered 503: a is not ready (it speaks HTTP/1: set appProtocol to http)")
+	f(`{"sides":[{"pools":[{"name":"default backend","endpoints":[{"name":"a","state":"not ready","why":"refused"}]}]}]}`, 0, true,
+		"does not reach the default backend, so that requests for models of no scheduler are answered 503: a is not ready (refused); see that the Service of spec.bbr.defaultBackend has pods that are ready, and that its targetPort is theirs")
 	f(`{"sides":[{"pools":[{"name":"q","endpoints":[{"name":"a","state":"draining","why":"to drain"},{"name":"b","state":"not ready","why":"refused"}]},{"name":"r","endpoints":[{"name":"c","state":"draining","why":"to drain"},{"name":"d","state":"ready"}]}]}]}`, 0, true,
 		"has no endpoint of q that takes requests, so that they are answered 503: a is draining (to drain), b is not ready (refused)", "does not count on endpoints of r: c is draining (to drain)")
 }

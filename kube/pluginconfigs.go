@@ -256,6 +256,8 @@ func (p *poolState) fault() (text string, none bool) {
 	}
 	all := strings.Join(not, ", ")
 	switch {
+	case in[stateNotReady] > 0 && in[stateNotReady] == len(p.Endpoints) && p.Name == v1alpha1.DefaultBackendPool:
+		return fmt.Sprintf("does not reach the %s, so that requests for models of no scheduler are answered 503: %s; see that the Service of spec.bbr.defaultBackend has pods that are ready, and that its targetPort is theirs", p.Name, all), true
 	case in[stateNotReady] > 0 && in[stateNotReady] == len(p.Endpoints):
 		text = fmt.Sprintf("reaches no endpoint of %s, so that requests are answered 503: %s", p.Name, all)
 		if !strings.Contains(all, "appProtocol") { // the reason names the setting itself

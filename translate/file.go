@@ -27,8 +27,7 @@ func (b *builder) file(w *workload) {
 	}
 	c.Spec.BBR = v1alpha1.BBR{Enabled: &w.selectModel, MaxRequestBodyBytes: b.config.Spec.BBR.MaxRequestBodyBytes}
 	if d := b.backend; d != nil && w.selectModel {
-		// The name has to mean the same in every namespace.
-		c.Spec.BBR.DefaultBackend = &v1alpha1.DefaultBackend{Name: d.Name + "." + b.config.Namespace + ".svc", Port: d.Port}
+		c.Spec.BBR.DefaultBackend = &v1alpha1.DefaultBackend{Name: b.backendHost(), Port: d.Port}
 	}
 	c.Spec.Schedulers = []v1alpha1.Scheduler{} // where there are none, pickers are told so in so many words
 	for _, s := range w.schedulers {

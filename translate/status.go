@@ -114,7 +114,17 @@ func (b *builder) checkBackend(d *v1alpha1.DefaultBackend) {
 		return
 	}
 	b.backend = d
+	host := hostPort(b.backendHost(), *d.Port)
+	if i := slices.IndexFunc(b.ctx.Addresses, func(p Pod) bool { return p.Name == host }); i >= 0 {
+		if t := b.ctx.Addresses[i].tried(v1alpha1.DefaultBackendPool); t.Lasts {
+			say("%s: pickers don't reach Service %q at port %d (%s), so that requests for models of no scheduler are answered 503: it has no pod that is ready, its targetPort is another one than theirs, or they are no model servers; kubectl get endpointslices -n %s -l kubernetes.io/service-name=%s shows those that are ready",
+				field, d.Name, *d.Port, t.Why, b.config.Namespace, d.Name)
+		}
+	}
 }
+
+// backendHost is the name of the default backend's Service that means the same in every namespace.
+func (b *builder) backendHost() string { return b.backend.Name + "." + b.config.Namespace + ".svc" }
 
 // numbers are ports in words, empty for none.
 func numbers(ports []int32) string {
