@@ -2,7 +2,9 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,7 +20,8 @@ func classKind() kind { return of(groupGateway, "v1", "GatewayClass", "gatewaycl
 // keepClass has the GatewayClass made where there is none, and reports whether something else is wrong with it than before.
 func (t *turn) keepClass(ctx context.Context) (changed bool) {
 	err := t.makeClass(ctx)
-	if ctx.Err() != nil {
+	var away *url.Error
+	if ctx.Err() != nil || errors.As(err, &away) { // that the API server does not answer is said elsewhere, and says nothing of the class
 		return false
 	}
 	text := ""

@@ -4,9 +4,12 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
@@ -52,6 +55,27 @@ func (g *stage) keepsAClass() {
 	if c, err := class("strange"); err != nil || c.Spec.ControllerName != "example.com/ours" {
 		t.Errorf("got %v, %v, want ours", c.Spec, err)
 	}
+
+	var looks atomic.Int32
+	away := func(r *http.Request) error {
+		if strings.Contains(r.URL.Path, "/gatewayclasses") {
+			looks.Add(1)
+			return errors.New("nobody answers")
+		}
+		return nil
+	}
+	g.calls.stand.Store(&away)
+	g.removed("gw") // which has kinds looked at, and the class
+	g.eventually("the class is looked at again, twice", func() error {
+		if n := looks.Load(); n < 2 {
+			return fmt.Errorf("it was looked at %d times", n)
+		}
+		return nil
+	})
+	if text := g.log.String(); strings.Contains(text, "nobody answers") {
+		t.Errorf("got %s, want nothing of the class where the API server is away", text)
+	}
+	g.calls.stand.Store(nil)
 	g.stop()
 }
 
