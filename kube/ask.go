@@ -29,6 +29,9 @@ import (
 const (
 	askFor  = 3 * time.Second
 	askMost = 32 << 20 // bytes of an answer: a thousand endpoints are one or two
+	// askSoon is how often pickers are asked for askSoonFor after their document has changed: what they said before speaks of another one.
+	askSoon    = 1500 * time.Millisecond
+	askSoonFor = 30 * time.Second
 )
 
 // podFacts is what pickers know of a pod, or of an address that is none: that has no uid, and whether it is ready the pickers
@@ -59,8 +62,15 @@ type asker struct {
 	http *http.Client
 	log  *slog.Logger
 
-	mu    sync.Mutex
-	known map[types.NamespacedName]*answers
+	mu      sync.Mutex
+	known   map[types.NamespacedName]*answers
+	changes map[types.NamespacedName]change
+}
+
+// change is when a configuration was first seen in its generation.
+type change struct {
+	generation int64
+	at         time.Time
 }
 
 // answers are those of one configuration's pickers.
@@ -72,7 +82,7 @@ type answers struct {
 
 func newAsker(now func() time.Time, log *slog.Logger) *asker {
 	dialer := &net.Dialer{Timeout: askFor}
-	return &asker{now: now, log: log, known: make(map[types.NamespacedName]*answers),
+	return &asker{now: now, log: log, known: make(map[types.NamespacedName]*answers), changes: make(map[types.NamespacedName]change),
 		http: &http.Client{Timeout: askFor, Transport: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: 1, IdleConnTimeout: time.Minute}}}
 }
 
@@ -90,6 +100,18 @@ func (a *asker) forget(key types.NamespacedName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.known, key)
+	delete(a.changes, key)
+}
+
+// changed reports whether a configuration has come or changed lately, so that its pickers are to be asked more often.
+func (a *asker) changed(config *v1alpha1.InferenceGatewayConfig) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	key, now := client.ObjectKeyFromObject(config), a.now()
+	if c, ok := a.changes[key]; !ok || c.generation != config.Generation {
+		a.changes[key] = change{config.Generation, now}
+	}
+	return now.Sub(a.changes[key].at) < askSoonFor
 }
 
 // witness is a picker that can be asked.
@@ -278,17 +300,26 @@ func (a *asker) fleet(ctx context.Context, address string) ([]fleetPool, error) 
 	return pools, nil
 }
 
-// keepAsking asks the pickers of all configurations until ctx ends.
+// keepAsking asks the pickers of all configurations until ctx ends, and more often those of documents that have changed lately.
 func (t *turn) keepAsking(ctx context.Context) {
+	last := t.options.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(t.options.Ask):
+		case <-time.After(min(askSoon, t.options.Ask)):
 		}
 		var all v1alpha1.InferenceGatewayConfigList
 		if err := t.feeds.list(ctx, t.configs(), &all); err != nil {
 			continue
+		}
+		if now := t.options.Now(); now.Sub(last) >= t.options.Ask {
+			last = now
+			for i := range all.Items {
+				t.asker.changed(&all.Items[i]) // from when on it is so
+			}
+		} else {
+			all.Items = slices.DeleteFunc(all.Items, func(c v1alpha1.InferenceGatewayConfig) bool { return !t.asker.changed(&c) })
 		}
 		_ = each(len(all.Items), func(i int) error { // one that can't be asked about is asked about the next time
 			config := &all.Items[i]

@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/sluice-gateway/sluice/api/v1alpha1"
 )
 
 // What a picker says of pods is gone by while it answers, and for a while after; then nothing is known, which is not that
@@ -148,4 +150,25 @@ func TestAskingOneOfTwo(t *testing.T) {
 	if diff := cmp.Diff(want, pods, cmp.AllowUnexported(podFacts{}, tried{})); diff != "" || before["m-0"].tried["m"].why == "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+}
+
+// A configuration has changed lately when it has just come, and when it has another generation; and no more once that is long ago.
+func TestChanged(t *testing.T) {
+	now := time.Unix(0, 0)
+	a := newAsker(func() time.Time { return now }, slog.New(slog.DiscardHandler))
+	config := new(v1alpha1.InferenceGatewayConfig)
+	f := func(after time.Duration, generation int64, want bool) {
+		t.Helper()
+		now, config.Generation = now.Add(after), generation
+		if got := a.changed(config); got != want {
+			t.Errorf("got %t, want %t", got, want)
+		}
+	}
+	f(0, 1, true)
+	f(askSoonFor-1, 1, true)
+	f(1, 1, false)
+	f(time.Hour, 2, true)
+	f(askSoonFor, 2, false)
+	a.forget(types.NamespacedName{})
+	f(0, 2, true)
 }

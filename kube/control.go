@@ -55,7 +55,8 @@ type ControlOptions struct {
 	Registerer prometheus.Registerer
 	// Lease is for how long a replica that has vanished keeps the others from writing; 15 s if it is 0.
 	Lease time.Duration
-	// Ask is how often pickers are asked what they know of pods; 15 s if it is 0.
+	// Ask is how often pickers are asked what they know of pods; 15 s if it is 0. Just after a document has changed they are asked more
+	// often.
 	Ask time.Duration
 }
 

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -174,7 +175,7 @@ type script struct {
 	// classOwner is whose GatewayClass is made; nobody's if it is empty.
 	classOwner string
 	settings   func(*translate.Settings)
-	lease      time.Duration
+	lease, ask time.Duration
 }
 
 // newStage makes two namespaces, and starts nothing.
@@ -207,7 +208,7 @@ func (g *stage) play(o script) {
 		o.lease = 8 * time.Second
 	}
 	var err error
-	g.Controller, err = NewController(config, ControlOptions{Settings: settings, ClassOwner: o.classOwner, Identity: o.identity, Lease: o.lease, Ask: time.Second,
+	g.Controller, err = NewController(config, ControlOptions{Settings: settings, ClassOwner: o.classOwner, Identity: o.identity, Lease: o.lease, Ask: cmp.Or(o.ask, time.Second),
 		Now: func() time.Time { return time.Now().Add(time.Duration(g.clock.Load())) },
 		Log: slog.New(slog.NewTextHandler(g.log, nil)), Registerer: prometheus.NewRegistry()})
 	need(g.t, err)

@@ -52,7 +52,7 @@ func TestController(t *testing.T) {
 		{"rights", (*stage).needsNoMoreRights}, {"fewer", (*stage).worksWithFewerRights}, {"keys", (*stage).renewsKeys}, {"documents", (*stage).leavesOutBadDocuments},
 		{"writers", (*stage).keepsOutOfDocuments}, {"pods", (*stage).countsAThousandPods}, {"issued", (*stage).saysWhenACertificateWasIssued}, {"migrate", (*stage).movesToNewerVersions},
 		{"classes", (*stage).keepsAClass}, {"addresses", (*stage).followsAddresses}, {"objectives", (*stage).followsObjectives},
-		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"backend", (*stage).saysOfTheDefaultBackend}, {"annotations", (*stage).saysWhatPodsSayWrongly}, {"undefined", (*stage).isNotDefined},
+		{"finalizers", (*stage).letsGo}, {"reach", (*stage).saysWhoIsReached}, {"backend", (*stage).saysOfTheDefaultBackend}, {"annotations", (*stage).saysWhatPodsSayWrongly}, {"undefined", (*stage).isNotDefined}, {"soon", (*stage).knowsSoonWhatAChangeDid},
 	} {
 		t.Run(part.name, func(t *testing.T) { part.run(s.newStage(t, part.name)) })
 	}
@@ -1282,6 +1282,29 @@ func (g *stage) saysWhoIsReached() {
 	g.doctor(LevelFail, "Serving is False (NotServing)")
 
 	says(strings.NewReplacer("9999", "8000", "not ready", "ready", "false", "true").Replace(refused))
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
+	g.removed("gw")
+}
+
+// What pickers said before a document changed speaks of another one: they are asked anew within seconds, however seldom otherwise.
+func (g *stage) knowsSoonWhatAChangeDid() {
+	g.play(script{ask: time.Hour})
+	g.gateway("gw", "", "llama")
+	g.settled()
+	g.becomes("gw")
+	g.pod("llama-0", "10.1.0.1", 8000, map[string]string{"app": "llama"})
+	says := g.picker("gw")
+	ready := `[{"pool":"llama","endpoints":[{"pod":"llama-0","host":"10.1.0.1:8000","state":"ready","metricsRead":true,"models":["model/llama"]}]}]`
+	says(ready)
+	g.says("gw", v1alpha1.ConditionMetricsRead, metav1.ConditionTrue, "Read", "")
+	port := func(n int32) {
+		g.edit("gw", func(c *v1alpha1.InferenceGatewayConfig) { c.Spec.Schedulers[0].TargetPort = &n })
+	}
+	port(9999)
+	says(strings.NewReplacer("8000", "9999", `"ready"`, `"not ready"`, "true", "false").Replace(ready))
+	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionFalse, "NotServing", "at port 9999")
+	port(8000)
+	says(ready)
 	g.says("gw", v1alpha1.ConditionServing, metav1.ConditionTrue, "Serving", "")
 	g.removed("gw")
 }
