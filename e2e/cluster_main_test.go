@@ -161,6 +161,9 @@ func script(name string, args ...string) *exec.Cmd {
 // up starts the cluster. A watcher outlives this process, however it ends, and then ends the cluster; down waits until it
 // has done so, unless the cluster is to be kept.
 func (c *cluster) up(keep bool) (down func(), err error) {
+	if err := c.claim(); err != nil {
+		return func() {}, fmt.Errorf("cannot start the cluster: %w", err)
+	}
 	start := script("up.sh")
 	start.Stdout, start.Stderr = os.Stderr, os.Stderr
 	if err := start.Start(); err != nil {
@@ -189,6 +192,22 @@ func (c *cluster) up(keep bool) (down func(), err error) {
 		return down, errors.New("cannot start the cluster: the reason stands above")
 	}
 	return down, nil
+}
+
+// claim keeps the state's folder for this process, for as long as it lives: of two that start a cluster there, the one that
+// can't would end the other's.
+func (c *cluster) claim() error {
+	if err := os.MkdirAll(c.state, 0o755); err != nil {
+		return err
+	}
+	lock, err := unix.Open(filepath.Join(c.state, "tests"), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+	if err != nil {
+		return err
+	}
+	if unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB) != nil || c.runs() {
+		return fmt.Errorf("one runs already in %s: %s=yes has tests use it, make cluster-down ends it, and %s names another folder", c.state, keepVariable, stateVariable)
+	}
+	return nil
 }
 
 // load gives the images of the gateway and of the engine to a cluster that runs.
