@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -109,7 +108,7 @@ func (p *Peers) tellOne(ctx context.Context, e fleet.Endpoint, connected func(na
 		err = check(heard.GetHello())
 	}
 	if err != nil {
-		return reason(work, err, p.o.TLS != nil)
+		return reason(work, err, p.o.TLS != nil, false)
 	}
 	patience.Stop()
 	if err := p.begin(t, heard.GetHello()); err != nil {
@@ -118,29 +117,25 @@ func (p *Peers) tellOne(ctx context.Context, e fleet.Endpoint, connected func(na
 	defer p.end(t, heard.GetHello())
 	connected(t.name)
 	go t.answers(cancel)
-	return reason(work, t.run(ctx, work, heard.GetRecall()), p.o.TLS != nil)
+	return reason(work, t.run(ctx, work, heard.GetRecall()), p.o.TLS != nil, true)
 }
 
-// reason makes an error say what to do about it.
-func reason(work context.Context, err error, secure bool) error {
-	if cause := context.Cause(work); cause != nil {
+// reason makes an error say what to do about it. Without a hello from a peer that was reached, it may be that one does not believe the
+// other's certificate: who does not believe ours may hang up before we hear why.
+func reason(work context.Context, err error, secure, greeted bool) error {
+	cause := context.Cause(work)
+	if cause != nil {
 		err = cause
 	}
 	switch {
 	case err == nil:
 		return nil
-	case secure && !ofTLS(err):
+	case !secure:
+		return fmt.Errorf("cannot tell peer (without TLS): %w", err)
+	case greeted, cause != nil, strings.Contains(err.Error(), "Error while dialing"): // the text is all that gRPC leaves of it
 		return fmt.Errorf("cannot tell peer: %w", err)
-	case secure:
-		return fmt.Errorf("cannot tell peer (with TLS: all replicas need certificates of one authority, see --peer-cert, --peer-key and --peer-ca): %w", err)
 	}
-	return fmt.Errorf("cannot tell peer (without TLS): %w", err)
-}
-
-// ofTLS reports whether an error is one of certificates, and not of a peer that is away, by its text, which is all that gRPC leaves of
-// it. Who does not believe ours may hang up, in the middle of gRPC's first words, before we hear why.
-func ofTLS(err error) bool {
-	return slices.ContainsFunc([]string{"tls: ", "x509: ", "error reading server preface"}, func(words string) bool { return strings.Contains(err.Error(), words) })
+	return fmt.Errorf("cannot tell peer (with TLS: all replicas need certificates of one authority, see --peer-cert, --peer-key and --peer-ca): %w", err)
 }
 
 // begin takes note of a peer that is told from now on.
