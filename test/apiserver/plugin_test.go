@@ -160,7 +160,7 @@ func TestTryAsTheController(t *testing.T) {
 // noRequest begins the note about a gateway that would be taken where kinds of others are missing.
 const noRequest = "would take no request yet: the API server does not know "
 
-// TestTryWithoutKindsOfOthers: a gateway is taken before Gateway API is there, and it is said that it would do nothing then, unless it
+// TestTryWithoutKindsOfOthers: a gateway is taken before Envoy Gateway is there, and it is said that it would do nothing then, unless it
 // needs none of it.
 func TestTryWithoutKindsOfOthers(t *testing.T) {
 	kubectl(t, "", "create", "namespace", "early")
@@ -172,7 +172,7 @@ func TestTryWithoutKindsOfOthers(t *testing.T) {
 			t.Fatalf("got %+v, %v, want it taken", tried, err)
 		}
 		if got := slices.ContainsFunc(tried[0].Notes, func(n string) bool {
-			return strings.HasPrefix(n, noRequest) && strings.Contains(n, "Gateway API 1.4 or later") && strings.Contains(n, "Envoy Gateway 1.9 or later")
+			return strings.HasPrefix(n, noRequest) && strings.Contains(n, "which comes with Envoy Gateway 1.9 or later")
 		}); got != want {
 			t.Errorf("got the notes %q, what is missing in them: %t, want %t", tried[0].Notes, got, want)
 		}
