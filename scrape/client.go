@@ -28,6 +28,8 @@ type client struct {
 	dialing atomic.Int32
 	// spoke says that there was an answer, so that the way to speak is right.
 	spoke atomic.Bool
+	// http1 says that what last came, where HTTP/2 is spoken without TLS, was an answer of HTTP/1.
+	http1 atomic.Bool
 }
 
 // newClient makes a client whose requests take timeout at most. Connecting may take longer, so that at a time-out it is
@@ -50,7 +52,11 @@ func newClient(e fleet.Endpoint, dial func(ctx context.Context, network, address
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			c.dialing.Add(1)
 			defer c.dialing.Add(-1)
-			return dial(ctx, network, address)
+			conn, err := dial(ctx, network, address)
+			if err == nil && protocols.UnencryptedHTTP2() {
+				conn = &firstRead{Conn: conn, http1: &c.http1}
+			}
+			return conn, err
 		},
 	}
 	if e.TLS != nil {
@@ -129,6 +135,7 @@ func (c *client) get(ctx context.Context, r *http.Request, limit int, buf []byte
 	}
 	defer resp.Body.Close()
 	c.spoke.Store(true)
+	c.http1.Store(false)
 	a := answer{status: resp.StatusCode, location: resp.Header.Get("Location"), body: buf[:0]}
 	if a.status != http.StatusOK {
 		_, _ = io.CopyN(io.Discard, resp.Body, 4<<10) // enough of an error's body to keep the connection

@@ -1,14 +1,17 @@
 package scrape
 
 import (
+	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -69,14 +72,13 @@ func (c *client) protocolWords(err error) string {
 	if c.endpoint.TLS != nil {
 		return ""
 	}
-	text := err.Error()
 	if c.endpoint.H2C {
-		if strings.Contains(text, "looked like an HTTP/1.1 header") { // net/http's note
+		if c.http1.Load() {
 			return "it does not speak HTTP/2 without TLS: set appProtocol to http, or leave it out"
 		}
 		return ""
 	}
-	_, line, _ := strings.Cut(text, "malformed HTTP response ") // which net/http quotes
+	_, line, _ := strings.Cut(err.Error(), "malformed HTTP response ") // which net/http quotes
 	if quoted, err := strconv.QuotedPrefix(line); err == nil {
 		line, _ = strconv.Unquote(quoted)
 	}
@@ -85,6 +87,24 @@ func (c *client) protocolWords(err error) string {
 		return "it speaks HTTP/2 without TLS: set appProtocol to kubernetes.io/h2c"
 	}
 	return ""
+}
+
+// firstRead looks at what first comes over a connection. Whether net/http says that it was HTTP/1, or that a connection was closed
+// over it, is left to chance.
+type firstRead struct {
+	net.Conn
+	http1  *atomic.Bool
+	looked bool
+}
+
+// Read is net.Conn's; one goroutine reads.
+func (f *firstRead) Read(b []byte) (int, error) {
+	n, err := f.Conn.Read(b)
+	if !f.looked && n > 0 {
+		f.looked = true
+		f.http1.Store(bytes.HasPrefix(b[:n], []byte("HTTP/1.")))
+	}
+	return n, err
 }
 
 // statusWords names a status that is of no use; servers that take only TLS tell a client without it 400.
