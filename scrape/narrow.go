@@ -28,7 +28,8 @@ func (n *narrow) on(path int, now time.Duration) bool {
 // learn takes a page that was understood: of whole ones, how to ask for less, and what then has to come.
 func (n *narrow) learn(w *worker, size int) {
 	d, whole := w.scanner.d, w.requests[w.path]
-	if n.request != nil && n.d == d && n.path == w.path && w.now() >= n.until {
+	known := n.request != nil && n.d == d && n.path == w.path
+	if known && w.now() >= n.until {
 		return // it is a page like that
 	}
 	if d.narrow == "" || size < largePage || whole.URL.Path+"/" != d.narrow || whole.URL.RawQuery != "" {
@@ -36,16 +37,12 @@ func (n *narrow) learn(w *worker, size int) {
 		return
 	}
 	n.samples = w.scanner.found
-	if n.request != nil && n.d == d && n.path == w.path {
+	if known {
 		return
-	}
-	names := make([]string, len(w.scanner.targets))
-	for i, t := range w.scanner.targets {
-		names[i] = d.prefix + d.separator + t.name
 	}
 	r := *whole
 	u := *whole.URL
-	u.Path, u.RawQuery = d.narrow, url.Values{"name[]": names}.Encode()
+	u.Path, u.RawQuery = d.narrow, url.Values{"name[]": w.scanner.wanted()}.Encode()
 	r.URL = &u
 	n.d, n.path, n.request, n.until = d, w.path, &r, 0
 }

@@ -1,6 +1,7 @@
 package scrape
 
 import (
+	"bytes"
 	"io"
 	"net/http"
 	"slices"
@@ -27,13 +28,7 @@ func (c *chooser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.engine.ServeHTTP(w, r)
 		return
 	}
-	names := r.URL.Query()["name[]"]
-	var chosen strings.Builder
-	for line := range strings.Lines(*c.page.Load()) {
-		if name, _, _ := strings.Cut(line, "{"); slices.Contains(names, name) {
-			chosen.WriteString(line)
-		}
-	}
+	chosen := string(chosenOf([]byte(*c.page.Load()), r.URL.Query()["name[]"]))
 	c.mu.Lock()
 	c.parts++
 	answer := c.answer
@@ -41,7 +36,17 @@ func (c *chooser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if answer == nil {
 		answer = func(w http.ResponseWriter, chosen string) { _, _ = io.WriteString(w, chosen) }
 	}
-	answer(w, chosen.String())
+	answer(w, chosen)
+}
+
+// chosenOf are the samples of a page with these names.
+func chosenOf(page []byte, names []string) (chosen []byte) {
+	for line := range bytes.Lines(page) {
+		if end := bytes.IndexAny(line, "{ "); end > 0 && slices.Contains(names, string(line[:end])) {
+			chosen = append(chosen, line...)
+		}
+	}
+	return chosen
 }
 
 // asked is how many whole pages and how many chosen samples were asked for since the last time.

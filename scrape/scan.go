@@ -147,6 +147,15 @@ func newScanner(d *dialect) *scanner {
 	return s
 }
 
+// wanted are the names of all samples that are read, as pages have them.
+func (s *scanner) wanted() []string {
+	names := make([]string, len(s.targets))
+	for i, t := range s.targets {
+		names[i] = s.d.prefix + s.d.separator + t.name
+	}
+	return names
+}
+
 // scan reads a page and reports how many samples of its dialect it found. A last line without a line end may be cut in
 // the middle of its value, so it doesn't count.
 func (s *scanner) scan(page []byte) int {

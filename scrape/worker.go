@@ -145,11 +145,13 @@ func (w *worker) turn(ctx context.Context) {
 	if w.narrow.on(w.path, sent) {
 		request = w.narrow.request
 	}
+	var buf *[]byte // a shared page has its own
 	if w.shared != nil {
 		defer w.shared.use()()
+	} else {
+		buf = w.scraper.pages.Get().(*[]byte)
+		defer w.scraper.pages.Put(buf)
 	}
-	buf := w.scraper.pages.Get().(*[]byte)
-	defer w.scraper.pages.Put(buf)
 	a, sent, err := w.get(ctx, request, buf)
 	if request != whole && w.falls(a, err) {
 		w.narrow.until = w.now() + w.scraper.opts.AskInterval
